@@ -1,0 +1,50 @@
+"""One class per situation that a caller may want to tell apart.
+
+Everything that fsdpfuzz raises on purpose derives from :class:`FsdpFuzzError`. The
+command line turns :class:`UsageError` into exit code 2 and :class:`MachineError` into
+exit code 3; anything else is a defect of fsdpfuzz itself and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class FsdpFuzzError(Exception):
+    """Base of all errors that fsdpfuzz raises on purpose."""
+
+
+class UsageError(FsdpFuzzError):
+    """Bad input: an option, an environment variable or a file. Exit code 2."""
+
+
+class CaseError(UsageError):
+    """A case that cannot be read or that contradicts itself.
+
+    ``path`` names the place inside the JSON document (``$.model.children[2].out``),
+    ``source`` the file it came from, or None for a case built in memory.
+    """
+
+    def __init__(self, message: str, *, path: str = "$", source: str | None = None) -> None:
+        self.reason = message
+        self.path = path
+        self.source = source
+        super().__init__(self._render())
+
+    def _render(self) -> str:
+        where = f"{self.source}: " if self.source else ""
+        return f"{where}{self.path}: {self.reason}"
+
+    def at(self, source: str) -> CaseError:
+        """The same error, with the file that the case came from."""
+        return CaseError(self.reason, path=self.path, source=source)
+
+
+class MachineError(FsdpFuzzError):
+    """This machine cannot run what was asked for; the message says what is missing. Exit code 3."""
+
+
+class PoolError(FsdpFuzzError):
+    """The ranks could not be started or no longer answer, and a fresh start did not help."""
+
+
+class ContractError(FsdpFuzzError):
+    """fsdpfuzz broke a promise to itself; please report it with the traceback."""

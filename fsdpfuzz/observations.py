@@ -1,0 +1,183 @@
+"""What the ranks saw: numbers and short texts, never tensors.
+
+A rank compares its own shard with the matching slice of the reference where it stands and
+reports the worst deviation with what is needed to judge it. So an observation stays small
+whatever the model's size, needs no collective (which could disturb or hang what is being
+observed), and can be kept, cached by digest and judged again.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Quantity = Literal["loss", "output", "grad", "param", "buffer", "state_dict", "input_grad"]
+
+MAX_MESSAGE = 4_000
+MAX_TRACEBACK = 16_000
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of all observation types."""
+
+
+class Raised(Record, frozen=True, kw_only=True):
+    """An exception that left FSDP, or the reference, on one rank."""
+
+    type: str
+    message: str
+    stage: str
+    """What the rank was doing, for example ``fsdp:forward[3]`` or ``reference``."""
+    frame: str
+    """Innermost frame inside torch, ``file:function`` without a line number; may be empty."""
+    documented: bool
+    """Whether the type is one by which FSDP refuses misuse (ValueError, NotImplementedError)."""
+    traceback: str = ""
+
+
+class Comparison(Record, frozen=True, kw_only=True):
+    """The worst deviation of one tensor of one subject, at one operation of the program.
+
+    ``error`` is ``max |fsdp - float64|`` over this rank's part and ``baseline``
+    ``max |ddp - float64|`` over the whole tensor; ``scale`` is ``max |float64|`` of the
+    tensor and ``floor`` that of all tensors of the quantity. ``observed`` and ``expected``
+    are the values at the worst element.
+    """
+
+    quantity: Quantity
+    name: str
+    op: int
+    error: float
+    baseline: float
+    scale: float
+    floor: float
+    observed: float = 0.0
+    expected: float = 0.0
+    numel: int = 0
+    reduced: int = 1
+    """How many terms are summed into one element; rounding grows with it."""
+    eps: float = 0.0
+    """Machine epsilon of the coarsest dtype that took part."""
+    missing: Literal["", "observed", "expected"] = ""
+    """Which side has no tensor where the other has one."""
+    finite: bool = True
+    exact: bool = False
+    """Whether the contract is bit equality (buffers, loaded state)."""
+
+
+class UnitState(Record, frozen=True, kw_only=True):
+    """Units that were not sharded after the operation ``op`` although they should be."""
+
+    op: int
+    unsharded: tuple[str, ...]
+
+
+class Subject(Record, frozen=True, kw_only=True):
+    """What one way of running the program (the case itself, or a twin) gave on one rank."""
+
+    name: str = "case"
+    units: tuple[str, ...] = ()
+    """FQNs of the units that FSDP really made, in ``named_modules`` order."""
+    losses: tuple[float, ...] = ()
+    """One per forward, exact."""
+    comparisons: tuple[Comparison, ...] = ()
+    unit_states: tuple[UnitState, ...] = ()
+    backward_reshards: tuple[int, ...] = ()
+    """How many units were resharded during each backward."""
+    frozen_with_grad: tuple[str, ...] = ()
+    frozen_changed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    warning_ops: tuple[int, ...] = ()
+    """Operation during which each warning was given."""
+    collectives: dict[str, int] = {}
+    saved_on_cpu: tuple[int, ...] = ()
+    """How often ``save_on_cpu`` was entered during each forward."""
+    shard_bytes: int = 0
+    """Bytes of parameters that this rank holds after the program."""
+    grad_bytes: int = 0
+    state_keys_missing: tuple[str, ...] = ()
+    state_keys_unexpected: tuple[str, ...] = ()
+    tracker_peak: int = 0
+    """Bytes, by ``FSDPMemTracker``; 0 when not asked for."""
+    device_peak: int = 0
+    """Bytes, by the CUDA allocator; 0 on a CPU."""
+
+
+class RankReport(Record, frozen=True, kw_only=True):
+    """What one rank reports of one case."""
+
+    rank: int
+    digest: str
+    raised: Raised | None = None
+    subjects: tuple[Subject, ...] = ()
+    reference: Literal["ddp", "averaged", ""] = ""
+    """How the reference's gradients were synchronised; see ``ranks/_reference.py``."""
+    reference_losses: tuple[float, ...] = ()
+    dead: tuple[str, ...] = ()
+    """Trainable, used parameters whose reference gradient was zero throughout."""
+    live: int = 0
+    """Number of trainable, used parameters with a non-zero reference gradient."""
+    work_seconds: float = 0.0
+    """Seconds spent building and training: float64 reference, DDP and FSDP."""
+    rss_bytes: int = 0
+    threads: int = 0
+    fds: int = 0
+
+
+class Death(Record, frozen=True, kw_only=True):
+    """A rank's process ended during the case."""
+
+    rank: int
+    exitcode: int
+    """Negative: the signal that ended it."""
+    stage: str = ""
+    output: str = ""
+    """The end of what it printed."""
+
+
+class Hang(Record, frozen=True, kw_only=True):
+    """Ranks had not answered when the deadline passed, or after another rank had failed."""
+
+    ranks: tuple[int, ...]
+    deadline: float
+    stages: tuple[str, ...] = ()
+    """Per rank: what it was doing."""
+    stacks: tuple[str, ...] = ()
+    """Per rank: the stack of every thread."""
+    odd_ranks: tuple[int, ...] = ()
+    """The ranks whose collectives differ from those of the majority."""
+    disagreement: str = ""
+    """The first collective on which the ranks disagree."""
+    after_failure: bool = False
+    """Whether the ranks only waited for one that had raised or died."""
+
+
+class Observation(Record, frozen=True, kw_only=True):
+    """What the controller learnt of one case on one pool."""
+
+    digest: str
+    world_size: int
+    backend: str
+    torch: str
+    reports: tuple[RankReport | None, ...]
+    deaths: tuple[Death, ...] = ()
+    hang: Hang | None = None
+    seconds: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """Whether every rank reported without raising; the pool can go on as it is."""
+        return (
+            self.hang is None
+            and not self.deaths
+            and all(report is not None and report.raised is None for report in self.reports)
+        )
+
+    def raised(self) -> tuple[tuple[int, Raised], ...]:
+        """The exceptions, with the ranks that raised them."""
+        return tuple(
+            (report.rank, report.raised)
+            for report in self.reports
+            if report is not None and report.raised is not None
+        )

@@ -1,0 +1,143 @@
+"""The case: one training program under FSDP as plain frozen data.
+
+Glossary, to which the rest of the code refers:
+
+*case*         one drawn example (:class:`CaseSpec`); JSON in, JSON out, byte-stable digest
+*api*          ``fsdp1`` (``FullyShardedDataParallel``) or ``fsdp2`` (``fully_shard``)
+*place*        a module of the model, named by its FQN in the model before any wrapping
+*unit*         a place that FSDP manages as one group of parameters
+*plan*         the units of a case with their sharding options
+*program*      the list of operations that FSDP and the reference both run
+*twin*         another plan, freezing or checkpointing of a case that must give the same result
+*width*        size of the last dimension of the data between two modules
+*FQN*          fully qualified name, wrapper prefixes such as ``_fsdp_wrapped_module`` removed
+"""
+
+from __future__ import annotations
+
+from fsdpfuzz.spec._base import SCHEMA, Part
+from fsdpfuzz.spec._case import CaseSpec, Tie
+from fsdpfuzz.spec._check import case_places, check, width_in
+from fsdpfuzz.spec._codec import (
+    MAX_FILE_BYTES,
+    as_document,
+    decode,
+    digest,
+    encode,
+    load,
+    pretty,
+    read_bounded,
+)
+from fsdpfuzz.spec._model import (
+    Activation,
+    Branches,
+    Buffered,
+    Dropout,
+    Embedding,
+    EncoderLayer,
+    Gain,
+    Idle,
+    Linear,
+    Lora,
+    Matrix,
+    Node,
+    NodeKind,
+    Norm,
+    Positions,
+    Repeat,
+    Residual,
+    Sequential,
+    Switch,
+    Transformer,
+)
+from fsdpfuzz.spec._plan import (
+    Checkpoint,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Plan,
+    Precision,
+    Twin,
+)
+from fsdpfuzz.spec._program import (
+    Backward,
+    Dense,
+    Flip,
+    Forward,
+    Inputs,
+    Mode,
+    Op,
+    Optimizer,
+    RequiresGrad,
+    StateDict,
+    Step,
+    Tokens,
+    ZeroGrad,
+)
+from fsdpfuzz.spec._tree import TOKENS, Parameter, Place, parameters, places, width_after
+
+__all__ = [
+    "MAX_FILE_BYTES",
+    "SCHEMA",
+    "TOKENS",
+    "Activation",
+    "Backward",
+    "Branches",
+    "Buffered",
+    "CaseSpec",
+    "Checkpoint",
+    "Dense",
+    "Dropout",
+    "Embedding",
+    "EncoderLayer",
+    "Flip",
+    "Forward",
+    "Fsdp1Plan",
+    "Fsdp1Unit",
+    "Fsdp2Plan",
+    "Fsdp2Unit",
+    "Gain",
+    "Idle",
+    "Inputs",
+    "Linear",
+    "Lora",
+    "Matrix",
+    "Mode",
+    "Node",
+    "NodeKind",
+    "Norm",
+    "Op",
+    "Optimizer",
+    "Parameter",
+    "Part",
+    "Place",
+    "Plan",
+    "Positions",
+    "Precision",
+    "Repeat",
+    "RequiresGrad",
+    "Residual",
+    "Sequential",
+    "StateDict",
+    "Step",
+    "Switch",
+    "Tie",
+    "Tokens",
+    "Transformer",
+    "Twin",
+    "ZeroGrad",
+    "as_document",
+    "case_places",
+    "check",
+    "decode",
+    "digest",
+    "encode",
+    "load",
+    "parameters",
+    "places",
+    "pretty",
+    "read_bounded",
+    "width_after",
+    "width_in",
+]
