@@ -40,6 +40,8 @@ class Optimizer(Part, frozen=True, kw_only=True):
     lr: Rate = 0.05
     momentum: Annotated[float, Meta(ge=0.0, le=0.99)] = 0.9
     """For SGD only."""
+    eps: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-4
+    """For Adam and AdamW; large, so that rounding in a gradient near zero is not blown up."""
     foreach: bool | None = None
 
 

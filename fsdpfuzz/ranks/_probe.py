@@ -1,0 +1,67 @@
+"""Every patch of torch that only observes: counters that FSDP's behaviour is read from."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.autograd.graph import save_on_cpu
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapper_module
+from torch.distributed.fsdp import _runtime_utils
+
+from fsdpfuzz.ranks import _modules
+
+MAX_WARNINGS = 64
+MAX_WARNING_TEXT = 500
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has been counted since the last `clear`."""
+
+    saved_on_cpu: int = 0
+    resharded: int = 0
+    warned: list[tuple[int, str]] = field(default_factory=list)
+    op: int = 0
+    """The operation under way; set by the watcher."""
+
+
+@contextmanager
+def probes(counters: Counters) -> Iterator[None]:
+    """Counts entries of ``save_on_cpu``, post-backward reshards of fsdp1, and warnings."""
+    entered, reshard = _counting_save_on_cpu(counters), _runtime_utils._post_backward_reshard
+
+    def counting_reshard(*args: Any, **kwargs: Any) -> Any:
+        counters.resharded += 1
+        return reshard(*args, **kwargs)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = _recording(counters)
+        originals = wrapper_module.save_on_cpu, _modules.save_on_cpu
+        wrapper_module.save_on_cpu = _modules.save_on_cpu = entered  # type: ignore[misc, assignment]
+        _runtime_utils._post_backward_reshard = counting_reshard
+        try:
+            yield
+        finally:
+            wrapper_module.save_on_cpu, _modules.save_on_cpu = originals  # type: ignore[misc]
+            _runtime_utils._post_backward_reshard = reshard
+
+
+def _counting_save_on_cpu(counters: Counters) -> Callable[..., save_on_cpu]:
+    def enter(*args: Any, **kwargs: Any) -> save_on_cpu:
+        counters.saved_on_cpu += 1
+        return save_on_cpu(*args, **kwargs)
+
+    return enter
+
+
+def _recording(counters: Counters) -> Callable[..., None]:
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if len(counters.warned) < MAX_WARNINGS:
+            counters.warned.append((counters.op, str(message)[:MAX_WARNING_TEXT]))
+
+    return show

@@ -1,0 +1,253 @@
+"""FSDP under observation: trains the case and compares it, operation by operation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fsdpfuzz.observations import Comparison, Subject, UnitState
+from fsdpfuzz.ranks._build import build
+from fsdpfuzz.ranks._compare import Batch, Yardstick, yardsticks
+from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.ranks._names import clean
+from fsdpfuzz.ranks._probe import Counters
+from fsdpfuzz.ranks._program import Pass, make_optimizer
+from fsdpfuzz.ranks._shard import Piece, dtype_of, shard
+from fsdpfuzz.ranks._trace import Trace, Values, largest, synchronised_forwards
+from fsdpfuzz.spec import Backward, CaseSpec, Forward, Op, Plan, RequiresGrad, StateDict, Step
+
+
+class FsdpTrainee:
+    """The case's model under FSDP."""
+
+    dtype = torch.float32
+
+    def __init__(self, case: CaseSpec, env: RankEnv, name: str) -> None:
+        self.name = name
+        self._alias = {tie.target: tie.source for tie in case.ties}
+        model = build(case).to(env.device)
+        named = list(model.named_parameters())
+        self.parameter_names = tuple(self.canonical(fqn) for fqn, _ in named)
+        self.initial = {
+            self.canonical(fqn): parameter.detach().clone()
+            for fqn, parameter in named
+            if not parameter.requires_grad
+        }
+        self.sharded = shard(model, case.plan, case.checkpoints, env)
+        self.model = self.sharded.model
+        self.pieces = self.sharded.pieces
+        self.optimizer = make_optimizer(case.optimizer, self._trained(set(case.held_out)))
+
+    def canonical(self, fqn: str) -> str:
+        """The FQN under which the reference knows a parameter."""
+        fqn = clean(fqn)
+        return self._alias.get(fqn, fqn)
+
+    def synchronised(self, enabled: bool) -> AbstractContextManager[None]:
+        """See `Sharded.synchronised`."""
+        return self.sharded.synchronised(enabled)
+
+    def after_backward(self, synchronised: bool) -> None:
+        """FSDP reduces by itself."""
+
+    def before_step(self) -> None:
+        """FSDP's gradients are where the optimizer looks for them."""
+
+    def zero_grad(self, set_to_none: bool) -> None:
+        """As a user does: on the optimizer if there is one."""
+        (self.optimizer or self.model).zero_grad(set_to_none=set_to_none)
+
+    def require_grad(self, parameters: frozenset[str], value: bool) -> None:
+        """Freezes or unfreezes the tensors that hold these parameters."""
+        for piece in self.pieces:
+            if self.canonical(piece.fqn) in parameters:
+                piece.parameter.requires_grad_(value)
+
+    def state_dict(self, op: int, request: StateDict) -> None:
+        """See `_state`."""
+        raise NotImplementedError
+
+    def _trained(self, held_out: set[str]) -> list[torch.nn.Parameter]:
+        kept = {id(p.parameter) for p in self.pieces if self.canonical(p.fqn) not in held_out}
+        return [p for p in self.model.parameters() if id(p) in kept]
+
+
+@dataclass(slots=True)
+class Reference:
+    """Both traces, and the yardsticks made of them on first use."""
+
+    wide: Trace
+    single: Trace
+    _made: dict[tuple[str, int], tuple[dict[str, Yardstick], float]] = field(default_factory=dict)
+
+    def measure(self, quantity: str, op: int) -> tuple[dict[str, Yardstick], float]:
+        """Yardstick of every tensor and the floor, for the gradients or parameters at ``op``."""
+        key = (quantity, op)
+        if key not in self._made:
+            wide, single = self._values(self.wide, *key), self._values(self.single, *key)
+            self._made[key] = yardsticks(wide, single), largest(wide)
+        return self._made[key]
+
+    def _values(self, trace: Trace, quantity: str, op: int) -> Values:
+        return trace.grads[op] if quantity == "grad" else trace.params[op]
+
+
+class Comparer:
+    """A watcher that compares FSDP with the reference after every operation."""
+
+    def __init__(
+        self, case: CaseSpec, trainee: FsdpTrainee, reference: Reference, counters: Counters
+    ) -> None:
+        self.seconds = 0.0
+        self.comparisons: list[Comparison] = []
+        self.losses: list[Tensor] = []
+        self.unit_states: list[UnitState] = []
+        self.reshards: list[int] = []
+        self.saved: list[int] = []
+        self._case, self._trainee, self._reference = case, trainee, reference
+        self._counters = counters
+        self._eps = epsilon(case.plan)
+        self._frozen = {trainee.canonical(name) for name in case.frozen}
+        self._synchronised = synchronised_forwards(case)
+        self.frozen_with_grad: set[str] = set()
+
+    def before(self, op: int, request: Op) -> None:
+        """Starts counting for this operation."""
+        self._counters.op, self._counters.saved_on_cpu, self._counters.resharded = op, 0, 0
+
+    def after_forward(self, done: Pass) -> None:
+        """Compares loss and output."""
+        with self._timed():
+            self.losses.append(done.loss.detach())
+            wide, single = self._reference.wide, self._reference.single
+            for quantity, seen, right, normal in (
+                ("loss", done.loss, wide.losses, single.losses),
+                ("output", done.output, wide.outputs, single.outputs),
+            ):
+                name = f"{quantity}[{done.index}]"
+                expected = right[done.index]
+                stick = yardsticks({name: expected}, {name: normal[done.index]})
+                floor = largest({name: wide.outputs[done.index]})
+                batch = Batch(quantity, done.op, self._eps, floor)  # type: ignore[arg-type]
+                batch.add(name, seen, expected, stick[name], reduced=done.output.numel())
+                self.comparisons.extend(batch.finish())
+
+    def after(self, op: int, request: Op, finished: list[Pass]) -> None:
+        """Compares gradients after backward and parameters after a step."""
+        with self._timed():
+            if isinstance(request, Forward):
+                self.saved.append(self._counters.saved_on_cpu)
+            elif isinstance(request, RequiresGrad):
+                changed = {self._trainee.canonical(name) for name in request.parameters}
+                self._frozen = self._frozen - changed if request.value else self._frozen | changed
+            elif isinstance(request, Backward):
+                self._after_backward(op, finished)
+            elif isinstance(request, Step):
+                self._compare(op, "param")
+
+    def _after_backward(self, op: int, finished: list[Pass]) -> None:
+        self.reshards.append(self._counters.resharded)
+        for item in finished:
+            self._compare_input_grad(op, item)
+        if finished[0].op not in self._synchronised:
+            return
+        self.unit_states.append(UnitState(op=op, unsharded=self._trainee.sharded.unsharded()))
+        self._compare(op, "grad")
+
+    def _compare(self, op: int, quantity: str) -> None:
+        grads = quantity == "grad"
+        trace = self._reference.wide
+        right = trace.grads[op] if grads else trace.params[op]
+        sticks, floor = self._reference.measure(quantity, op)
+        batch = Batch("grad" if grads else "param", op, self._eps, floor)
+        for piece in self._trainee.pieces:
+            fqn = self._trainee.canonical(piece.fqn)
+            full = right.get(fqn)
+            if grads and fqn in self._frozen:
+                self._note_frozen(piece, fqn)
+                continue
+            seen = piece.grad() if grads else piece.value()
+            expected = None if full is None else piece.of(full)
+            stick = sticks.get(fqn) or Yardstick(0.0, 0.0)
+            batch.add(fqn, seen, expected, stick)
+        self.comparisons.extend(batch.finish())
+
+    def _compare_input_grad(self, op: int, item: Pass) -> None:
+        right = self._reference.wide.input_grads.get(item.index)
+        normal = self._reference.single.input_grads.get(item.index)
+        if right is None and item.inputs.grad is None:
+            return
+        name = f"input_grad[{item.index}]"
+        stick = yardsticks({name: right}, {name: normal}).get(name) or Yardstick(0.0, 0.0)
+        batch = Batch("input_grad", op, self._eps, stick.scale)
+        batch.add(name, item.inputs.grad, right, stick, reduced=item.output.numel())
+        self.comparisons.extend(batch.finish())
+
+    def _note_frozen(self, piece: Piece, fqn: str) -> None:
+        grad = piece.grad() if piece.parameter.requires_grad else piece.parameter.grad
+        if grad is not None and grad.numel() and bool(grad.detach().ne(0).any()):
+            self.frozen_with_grad.add(fqn)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+def summarise(
+    case: CaseSpec, trainee: FsdpTrainee, comparer: Comparer, counters: Counters, env: RankEnv
+) -> Subject:
+    """The observation of one trainee after its program has run."""
+    unfrozen = {
+        trainee.canonical(name)
+        for op in case.program
+        if isinstance(op, RequiresGrad)
+        for name in op.parameters
+    }
+    changed = {
+        fqn
+        for piece in trainee.pieces
+        if (fqn := trainee.canonical(piece.fqn)) in trainee.initial
+        and fqn not in unfrozen
+        and not torch.equal(piece.value(), piece.of(trainee.initial[fqn]).to(piece.parameter.dtype))
+    }
+    held = {id(piece.parameter): piece.parameter for piece in trainee.pieces}.values()
+    return Subject(
+        name=trainee.name,
+        units=trainee.sharded.units,
+        losses=tuple(torch.stack(comparer.losses).tolist()) if comparer.losses else (),
+        comparisons=tuple(comparer.comparisons),
+        unit_states=tuple(comparer.unit_states),
+        backward_reshards=tuple(comparer.reshards),
+        frozen_with_grad=tuple(sorted(comparer.frozen_with_grad)),
+        frozen_changed=tuple(sorted(changed)),
+        warnings=tuple(text for _, text in counters.warned),
+        warning_ops=tuple(op for op, _ in counters.warned),
+        collectives=dict(env.collectives),
+        saved_on_cpu=tuple(comparer.saved),
+        shard_bytes=sum(_local_bytes(p) for p in held),
+        grad_bytes=sum(_local_bytes(p.grad) for p in held if p.grad is not None),
+    )
+
+
+def epsilon(plan: Plan) -> float:
+    """Machine epsilon of the coarsest dtype that the plan lets take part."""
+    dtypes = [torch.float32]
+    for unit in plan.units:
+        if unit.precision is not None:
+            names = (unit.precision.param, unit.precision.reduce, unit.precision.buffer)
+            dtypes += [dtype for name in names if (dtype := dtype_of(name)) is not None]
+    return max(torch.finfo(dtype).eps for dtype in dtypes)
+
+
+def _local_bytes(tensor: Tensor) -> int:
+    local = getattr(tensor, "_local_tensor", tensor)
+    return int(local.numel()) * int(local.element_size())

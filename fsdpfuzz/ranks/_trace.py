@@ -1,0 +1,83 @@
+"""What the reference did, kept for the comparison: tensors by operation and FQN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fsdpfuzz.ranks._program import Pass, Trainee
+from fsdpfuzz.spec import Backward, CaseSpec, Op, Step
+
+Values = Mapping[str, Tensor | None]
+
+
+@dataclass(slots=True)
+class Trace:
+    """Losses and outputs by forward index; gradients and parameters by operation."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    input_grads: dict[int, Tensor | None] = field(default_factory=dict)
+    grads: dict[int, Values] = field(default_factory=dict)
+    params: dict[int, Values] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Recorder:
+    """A watcher that fills a trace."""
+
+    def __init__(self, case: CaseSpec, trainee: RecordedTrainee) -> None:
+        self.trace = Trace()
+        self._case = case
+        self._trainee = trainee
+
+    def before(self, op: int, request: Op) -> None:
+        """Nothing to do."""
+
+    def after_forward(self, done: Pass) -> None:
+        """Keeps loss and output."""
+        self.trace.losses.append(done.loss.detach())
+        self.trace.outputs.append(done.output.detach())
+
+    def after(self, op: int, request: Op, finished: list[Pass]) -> None:
+        """Keeps gradients after a synchronised backward, parameters after a step."""
+        if isinstance(request, Backward):
+            for item in finished:
+                self.trace.input_grads[item.index] = item.inputs.grad
+            if finished[0].op in synchronised_forwards(self._case):
+                self.trace.grads[op] = {
+                    name: None if grad is None else grad.clone()
+                    for name, grad in self._trainee.grads().items()
+                }
+        elif isinstance(request, Step):
+            self.trace.params[op] = {
+                name: value.clone() for name, value in self._trainee.values().items()
+            }
+
+
+class RecordedTrainee(Trainee):
+    """A trainee that can show whole gradients and parameters."""
+
+    def grads(self) -> Values:
+        """Synchronised gradients by FQN."""
+        raise NotImplementedError
+
+    def values(self) -> dict[str, Tensor]:
+        """Parameters by FQN."""
+        raise NotImplementedError
+
+
+def synchronised_forwards(case: CaseSpec) -> frozenset[int]:
+    """Operations that are forwards whose backward reduces gradients."""
+    return frozenset(
+        i for i, op in enumerate(case.program) if getattr(op, "sync", False) is True
+    )
+
+
+def largest(values: Values) -> float:
+    """The largest absolute element of all tensors; 0.0 when there is none."""
+    found = [value.abs().max() for value in values.values() if value is not None and value.numel()]
+    return float(torch.stack(found).max()) if found else 0.0

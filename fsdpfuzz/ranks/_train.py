@@ -1,0 +1,128 @@
+"""Runs one case on one rank: reference first, then FSDP, and says what was seen."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fsdpfuzz.observations import Comparison, RankReport, Subject
+from fsdpfuzz.ranks._compare import Batch, Yardstick
+from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.ranks._names import clean
+from fsdpfuzz.ranks._probe import Counters, probes
+from fsdpfuzz.ranks._program import run_program
+from fsdpfuzz.ranks._reference import Replica
+from fsdpfuzz.ranks._subject import Comparer, FsdpTrainee, Reference, summarise
+from fsdpfuzz.ranks._trace import Recorder, Trace
+from fsdpfuzz.spec import CaseSpec, Twin, case_places, digest
+
+
+def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
+    """Trains ``case`` on this rank; raises whatever FSDP or the reference raises.
+
+    Every rank must call it with the same case: it runs collectives.
+    """
+    started = time.perf_counter()
+    env.board.stage("reference:build")
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    wide, _ = _record(case, env, torch.float64)
+    single, how = _record(case, env, torch.float32)
+    reference = Reference(wide, single)
+    work = time.perf_counter() - started
+    subjects = []
+    dist.set_debug_level(getattr(dist.DebugLevel, case.debug_level))
+    try:
+        for name, variant in (("case", case), *((t.name, variant_of(case, t)) for t in case.twins)):
+            subject, seconds = _observe(name, variant, reference, env)
+            subjects.append(subject)
+            work += seconds
+    finally:
+        dist.set_debug_level(dist.DebugLevel.OFF)
+    dead, live = _signal(case, wide)
+    return RankReport(
+        rank=env.rank,
+        digest=digest(case),
+        subjects=tuple(subjects),
+        reference="averaged" if how else "ddp",
+        reference_losses=tuple(torch.stack(single.losses).tolist()) if single.losses else (),
+        dead=dead,
+        live=live,
+        work_seconds=work,
+    )
+
+
+def variant_of(case: CaseSpec, twin: Twin) -> CaseSpec:
+    """The case as a twin runs it."""
+    changes = {
+        name: value
+        for name in ("plan", "checkpoints", "frozen")
+        if (value := getattr(twin, name)) is not None
+    }
+    return msgspec.structs.replace(case, held_out=twin.held_out, twins=(), **changes)
+
+
+def _record(case: CaseSpec, env: RankEnv, dtype: torch.dtype) -> tuple[Trace, bool]:
+    replica = Replica(case, env, dtype)
+    recorder = Recorder(case, replica)
+    run_program(case, replica, recorder, env)
+    trace = recorder.trace
+    trace.buffers = {name: buffer.detach() for name, buffer in replica.buffers().items()}
+    return trace, replica.averages
+
+
+def _observe(
+    name: str, case: CaseSpec, reference: Reference, env: RankEnv
+) -> tuple[Subject, float]:
+    counters = Counters()
+    env.collectives.clear()
+    started = time.perf_counter()
+    env.board.stage(f"{name}:wrap")
+    with probes(counters):
+        trainee = FsdpTrainee(case, env, name)
+        comparer = Comparer(case, trainee, reference, counters)
+        run_program(case, trainee, comparer, env)
+        if env.device.type == "cuda":
+            torch.cuda.synchronize(env.device)
+    seconds = time.perf_counter() - started - comparer.seconds
+    comparer.comparisons.extend(_buffers(case, trainee, reference))
+    return summarise(case, trainee, comparer, counters, env), seconds
+
+
+def _buffers(
+    case: CaseSpec, trainee: FsdpTrainee, reference: Reference
+) -> tuple[Comparison, ...]:
+    batch = Batch("buffer", len(case.program), 0.0, 0.0, exact=True)
+    for name, buffer in trainee.model.named_buffers():
+        expected: Tensor | None = reference.single.buffers.get(clean(name))
+        batch.add(clean(name), buffer.detach(), expected, Yardstick(0.0, 1.0))
+    return batch.finish()
+
+
+def _signal(case: CaseSpec, wide: Trace) -> tuple[tuple[str, ...], int]:
+    """Trainable, used parameters without any gradient in the reference, and how many have one."""
+    targets = {tie.target for tie in case.ties}
+    frozen = set(case.frozen)
+    used = [
+        parameter.fqn
+        for place in case_places(case)
+        for parameter in place.parameters
+        if parameter.used and parameter.fqn not in frozen and parameter.fqn not in targets
+    ]
+    largest = {
+        name: max(
+            (float(grad.abs().max()) for grads in wide.grads.values() if _has(grad := grads[name])),
+            default=0.0,
+        )
+        for name in used
+        if all(name in grads for grads in wide.grads.values())
+    }
+    dead = tuple(name for name in used if largest.get(name, 0.0) == 0.0)
+    return dead, len(used) - len(dead)
+
+
+def _has(grad: Tensor | None) -> bool:
+    return grad is not None and grad.numel() > 0
