@@ -28,6 +28,15 @@ from fsdpfuzz.spec._codec import (
     pretty,
     read_bounded,
 )
+from fsdpfuzz.spec._contract import (
+    REJECTIONS,
+    Rejection,
+    common_root,
+    foreseen_rejections,
+    mixed_units,
+    split_ties,
+)
+from fsdpfuzz.spec._features import FEATURES, adapter_names, features
 from fsdpfuzz.spec._model import (
     Activation,
     Branches,
@@ -76,9 +85,21 @@ from fsdpfuzz.spec._program import (
     ZeroGrad,
 )
 from fsdpfuzz.spec._tree import TOKENS, Parameter, Place, parameters, places, width_after
+from fsdpfuzz.spec._units import (
+    frozen_names,
+    innermost,
+    owners_among,
+    planned_units,
+    unit_of,
+    unit_owner,
+    units_among,
+    within,
+)
 
 __all__ = [
+    "FEATURES",
     "MAX_FILE_BYTES",
+    "REJECTIONS",
     "SCHEMA",
     "TOKENS",
     "Activation",
@@ -115,6 +136,7 @@ __all__ = [
     "Plan",
     "Positions",
     "Precision",
+    "Rejection",
     "Repeat",
     "RequiresGrad",
     "Residual",
@@ -127,17 +149,31 @@ __all__ = [
     "Transformer",
     "Twin",
     "ZeroGrad",
+    "adapter_names",
     "as_document",
     "case_places",
     "check",
+    "common_root",
     "decode",
     "digest",
     "encode",
+    "features",
+    "foreseen_rejections",
+    "frozen_names",
+    "innermost",
     "load",
+    "mixed_units",
+    "owners_among",
     "parameters",
     "places",
+    "planned_units",
     "pretty",
     "read_bounded",
+    "split_ties",
+    "unit_of",
+    "unit_owner",
+    "units_among",
     "width_after",
     "width_in",
+    "within",
 ]

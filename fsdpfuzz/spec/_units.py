@@ -57,9 +57,7 @@ def owners_among(found: Sequence[Place], plan: Plan) -> dict[str, str | None]:
     """As `unit_owner`, from places already at hand."""
     units = frozenset(units_among(found, plan))
     policy = isinstance(plan, Fsdp1Plan) and plan.wrap != "nested"
-    ignored = {
-        path: unit_of(plan, "" if policy else path).ignored for path in units if plan.units
-    }
+    ignored = {path: unit_of(plan, "" if policy else path).ignored for path in units if plan.units}
     owners: dict[str, str | None] = {}
     for place in found:
         if not place.parameters:
