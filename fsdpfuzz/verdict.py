@@ -31,6 +31,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """``observed X, but should be Y [what(where)]``, for a person."""
     observed: str = ""
     expected: str = ""
+    op: int = -1
+    """The operation of the program at which it shows; -1 where that has no meaning."""
 
     @property
     def key(self) -> str:

@@ -1,0 +1,47 @@
+"""Named rules over observations. Each has a case in the tests on which it must fail."""
+
+from __future__ import annotations
+
+from fsdpfuzz.invariants._agreement import AGREEMENT, is_rejection
+from fsdpfuzz.invariants._base import Invariant, broken, tolerance
+from fsdpfuzz.invariants._parity import PARITY
+from fsdpfuzz.invariants._structure import STRUCTURE
+from fsdpfuzz.observations import Observation
+from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.verdict import Finding, Verdict
+
+REGISTRY: tuple[Invariant, ...] = (*AGREEMENT, *PARITY, *STRUCTURE)
+"""In order of blame: what stands first explains what comes later."""
+
+__all__ = ["REGISTRY", "Invariant", "broken", "judge", "tolerance"]
+
+
+def judge(case: CaseSpec, observation: Observation) -> Verdict:
+    """The verdict on a case: a finding for each broken invariant, the first cause first.
+
+    A mismatch that follows from an earlier one is not reported beside it: wrong gradients
+    make wrong parameters, and those make wrong losses.
+    """
+    findings = [f for invariant in REGISTRY for f in invariant.check(case, observation)]
+    if findings:
+        return Verdict(status="finding", findings=tuple(_causes(findings)))
+    if is_rejection(observation):
+        first = observation.raised()[0][1]
+        return Verdict(status="rejected", reason=f"{first.type}: {first.message[:300]}")
+    reports = [report for report in observation.reports if report is not None]
+    if not any(report.live for report in reports):
+        return Verdict(status="vacuous", reason="no trainable parameter gets a gradient")
+    return Verdict(status="passed")
+
+
+_CHAIN = ("output_parity", "loss_parity", "grad_parity", "param_parity")
+
+
+def _causes(findings: list[Finding]) -> list[Finding]:
+    """Of the mismatches, only those of the earliest operation: the rest follows from them."""
+    mismatches = [f for f in findings if f.invariant in _CHAIN]
+    if not mismatches:
+        return findings
+    first = min(mismatches, key=lambda f: (f.op, _CHAIN.index(f.invariant)))
+    kept = [f for f in mismatches if (f.invariant, f.op) == (first.invariant, first.op)]
+    return [f for f in findings if f not in mismatches or f in kept]

@@ -1,0 +1,59 @@
+"""What an invariant is, and how far from the reference still counts as rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from fsdpfuzz.observations import Comparison, Observation, RankReport, Subject
+from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.verdict import Finding
+
+Check = Callable[[CaseSpec, Observation], Iterator[Finding]]
+
+BASELINE_FACTOR = 16.0
+"""FSDP may be this many times as far from float64 as DDP was on the same tensor."""
+SCALE_FACTOR = 256.0
+"""Rounding units of the tensor's own largest element that are always allowed."""
+FLOOR_FACTOR = 32.0
+"""Rounding units of the largest element of all tensors that are always allowed: sums in
+which large terms cancel keep the rounding of those terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """A named rule over the observation of a case."""
+
+    name: str
+    summary: str
+    check: Check
+
+
+def tolerance(comparison: Comparison) -> float:
+    """The largest deviation from float64 that counts as rounding; 0.0 for exact contracts."""
+    if comparison.exact:
+        return 0.0
+    growth = max(1.0, comparison.reduced**0.5)
+    return BASELINE_FACTOR * comparison.baseline + comparison.eps * growth * (
+        SCALE_FACTOR * comparison.scale + FLOOR_FACTOR * comparison.floor
+    )
+
+
+def broken(comparison: Comparison) -> bool:
+    """Whether the deviation is more than rounding."""
+    if not comparison.finite:
+        return True
+    return comparison.error > tolerance(comparison)
+
+
+def subjects(observation: Observation) -> Iterator[tuple[RankReport, Subject]]:
+    """Every subject of every rank that reported."""
+    for report in observation.reports:
+        if report is not None:
+            for subject in report.subjects:
+                yield report, subject
+
+
+def label(subject: Subject, case: CaseSpec) -> str:
+    """The API, and the twin if it is one, for a finding's key."""
+    return case.api if subject.name == "case" else f"{case.api}:{subject.name}"
