@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ def tolerance(comparison: Comparison) -> float:
     """The largest deviation from float64 that counts as rounding; 0.0 for exact contracts."""
     if comparison.exact:
         return 0.0
-    growth = max(1.0, comparison.reduced**0.5)
+    growth = max(1.0, math.sqrt(comparison.reduced))
     return BASELINE_FACTOR * comparison.baseline + comparison.eps * growth * (
         SCALE_FACTOR * comparison.scale + FLOOR_FACTOR * comparison.floor
     )

@@ -63,8 +63,8 @@ def _wrapped_as_planned(case: CaseSpec, observation: Observation) -> Iterator[Fi
 
 STRUCTURE = (
     Invariant("frozen_untouched", "frozen parameters keep value and get no gradient", _frozen),
+    Invariant("resharded_after_backward", "after backward every unit is sharded again", _resharded),
     Invariant(
-        "resharded_after_backward", "after backward every unit is sharded again", _resharded
+        "wrapped_as_planned", "FSDP makes the units that the plan names", _wrapped_as_planned
     ),
-    Invariant("wrapped_as_planned", "FSDP makes the units that the plan names", _wrapped_as_planned),
 )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from torch import nn
-from torch.distributed._composable import checkpoint as composable_checkpoint
+from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
     checkpoint_wrapper,

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from fsdpfuzz.ranks._env import RankEnv
 from torch import nn
 from torch.distributed.fsdp import (
     BackwardPrefetch,
@@ -20,7 +21,6 @@ from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.ranks._activation import place
 from fsdpfuzz.ranks._build import NODE_CLASSES
-from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean, replace
 from fsdpfuzz.ranks._shard import Piece, dtype_of, whole
 from fsdpfuzz.spec import Checkpoint, Fsdp1Plan, Fsdp1Unit, Precision
@@ -69,10 +69,10 @@ class ShardedFsdp1:
                 continue
             flat = handle.flat_param
             managed.add(id(flat))
-            infos = zip(flat._fqns, flat._shard_param_infos, flat._numels, strict=True)
-            for i, (name, info, _) in enumerate(infos):
+            infos = zip(flat._fqns, flat._shard_param_infos, strict=True)
+            for i, (name, info) in enumerate(infos):
                 fqn = clean(f"{path}.{name}" if path else name)
-                held = flat
+                held: nn.Parameter = flat
                 offset = info.offset_in_shard or 0
                 if handle._use_orig_params:
                     if flat._params is None:
@@ -142,10 +142,10 @@ def _classes(plan: Fsdp1Plan) -> ModuleWrapPolicy:
     return ModuleWrapPolicy({cls for kind in plan.classes for cls in NODE_CLASSES[kind]})
 
 
-def _custom(
-    model: nn.Module, plan: Fsdp1Plan, checkpoints: tuple[Checkpoint, ...]
-) -> CustomPolicy:
-    around = {c.path for c in checkpoints if c.side == "around" and c.kind in ("wrapper", "offload")}
+def _custom(model: nn.Module, plan: Fsdp1Plan, checkpoints: tuple[Checkpoint, ...]) -> CustomPolicy:
+    around = {
+        c.path for c in checkpoints if c.side == "around" and c.kind in ("wrapper", "offload")
+    }
     chosen: dict[int, dict[str, Any]] = {}
     for unit in plan.units:
         if unit.path:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from fsdpfuzz.ranks._env import RankEnv
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
@@ -18,7 +19,6 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, Shard
 
 from fsdpfuzz.ranks._activation import place
-from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._shard import Piece, dtype_of, whole
 from fsdpfuzz.spec import Checkpoint, Fsdp2Plan, Fsdp2Unit
@@ -55,9 +55,7 @@ class ShardedFsdp2:
         return tuple(
             path
             for path, names in self._owned.items()
-            if any(
-                not isinstance(module._parameters.get(name), DTensor) for module, name in names
-            )
+            if any(not isinstance(module._parameters.get(name), DTensor) for module, name in names)
         )
 
     def shards(self) -> bool:
@@ -87,7 +85,7 @@ class ShardedFsdp2:
             yield Piece(
                 fqn,
                 _owner(fqn.rpartition(".")[0], self.units),
-                parameter,  # type: ignore[arg-type]
+                parameter,
                 offset=0,
                 numel=parameter._local_tensor.numel(),
                 start=start,
@@ -149,5 +147,3 @@ def _owner(path: str, units: tuple[str, ...]) -> str | None:
 
 def _depth(unit: Fsdp2Unit) -> int:
     return len(unit.path.split(".")) if unit.path else 0
-
-

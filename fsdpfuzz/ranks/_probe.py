@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 from torch.autograd.graph import save_on_cpu
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapper_module
@@ -41,14 +42,12 @@ def probes(counters: Counters) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = _recording(counters)
-        originals = wrapper_module.save_on_cpu, _modules.save_on_cpu
-        wrapper_module.save_on_cpu = _modules.save_on_cpu = entered  # type: ignore[misc, assignment]
-        _runtime_utils._post_backward_reshard = counting_reshard
-        try:
+        with (
+            mock.patch.object(wrapper_module, "save_on_cpu", entered),
+            mock.patch.object(_modules, "save_on_cpu", entered),
+            mock.patch.object(_runtime_utils, "_post_backward_reshard", counting_reshard),
+        ):
             yield
-        finally:
-            wrapper_module.save_on_cpu, _modules.save_on_cpu = originals  # type: ignore[misc]
-            _runtime_utils._post_backward_reshard = reshard
 
 
 def _counting_save_on_cpu(counters: Counters) -> Callable[..., save_on_cpu]:

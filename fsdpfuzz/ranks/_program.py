@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+from fsdpfuzz.ranks._env import RankEnv
 from torch import Tensor, nn
 
 from fsdpfuzz.ranks._data import draw_inputs, loss_of
-from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._modules import Switch, call
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.spec import (
@@ -92,7 +92,7 @@ def run_program(case: CaseSpec, trainee: Trainee, watcher: Watcher, env: RankEnv
     """Runs every operation of ``case`` on ``trainee``; raises what the trainee raises."""
     pending, index = _Pending(), 0
     with ExitStack() as stack:
-        stack.callback(lambda: pending.stack.close())
+        stack.callback(lambda: pending.stack.close())  # noqa: PLW0108 (pending is rebound)
         for i, op in enumerate(case.program):
             env.board.stage(f"{trainee.name}:{_label(op)}[{i}]")
             watcher.before(i, op)
@@ -104,7 +104,7 @@ def run_program(case: CaseSpec, trainee: Trainee, watcher: Watcher, env: RankEnv
                     watcher.after_forward(done)
                 case Backward():
                     total = torch.stack([item.loss for item in pending.passes]).sum()
-                    total.backward()
+                    torch.autograd.backward(total)
                     pending.stack.close()
                     trainee.after_backward(pending.sync)
                     finished, pending = pending.passes, _Pending()

@@ -15,17 +15,17 @@ averages gradients by itself, with one all-reduce after each synchronised backwa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 
 import torch
 import torch.distributed as dist
+from fsdpfuzz.ranks._env import RankEnv
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.ranks._activation import place
 from fsdpfuzz.ranks._build import build
-from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._program import make_optimizer
 from fsdpfuzz.ranks._trace import Values
@@ -68,8 +68,9 @@ class Replica:
     @contextmanager
     def synchronised(self, enabled: bool) -> Iterator[None]:
         """``no_sync`` of DDP; an averaging replica reduces in `after_backward`."""
-        quiet = not enabled and isinstance(self.model, DistributedDataParallel)
-        with self.model.no_sync() if quiet else nullcontext():
+        with ExitStack() as stack:
+            if not enabled and isinstance(self.model, DistributedDataParallel):
+                stack.enter_context(self.model.no_sync())
             yield
 
     def after_backward(self, synchronised: bool) -> None:
@@ -90,7 +91,9 @@ class Replica:
         flat /= self._env.world_size
         mask = flat[-len(names) :].tolist()
         sizes = [part.numel() for part in parts]
-        for name, mean, some in zip(names, flat[: -len(names)].split(sizes), mask, strict=True):
+        for name, mean, some in zip(
+            names, torch.split(flat[: -len(names)], sizes), mask, strict=True
+        ):
             parameter = self._parameters[name]
             parameter.grad = None
             if some:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fsdpfuzz.ranks._program import Pass, Trainee
+from fsdpfuzz.ranks._program import Pass
 from fsdpfuzz.spec import Backward, CaseSpec, Op, Step
 
 Values = Mapping[str, Tensor | None]
@@ -29,7 +30,7 @@ class Trace:
 class Recorder:
     """A watcher that fills a trace."""
 
-    def __init__(self, case: CaseSpec, trainee: RecordedTrainee) -> None:
+    def __init__(self, case: CaseSpec, trainee: Whole) -> None:
         self.trace = Trace()
         self._case = case
         self._trainee = trainee
@@ -58,23 +59,19 @@ class Recorder:
             }
 
 
-class RecordedTrainee(Trainee):
-    """A trainee that can show whole gradients and parameters."""
+class Whole(Protocol):
+    """What can show whole gradients and parameters."""
 
     def grads(self) -> Values:
         """Synchronised gradients by FQN."""
-        raise NotImplementedError
 
     def values(self) -> dict[str, Tensor]:
         """Parameters by FQN."""
-        raise NotImplementedError
 
 
 def synchronised_forwards(case: CaseSpec) -> frozenset[int]:
     """Operations that are forwards whose backward reduces gradients."""
-    return frozenset(
-        i for i, op in enumerate(case.program) if getattr(op, "sync", False) is True
-    )
+    return frozenset(i for i, op in enumerate(case.program) if getattr(op, "sync", False) is True)
 
 
 def largest(values: Values) -> float:

@@ -6,12 +6,12 @@ import time
 
 import msgspec
 import torch
-import torch.distributed as dist
+from fsdpfuzz.ranks._env import RankEnv
 from torch import Tensor
+from torch._C._distributed_c10d import DebugLevel, set_debug_level
 
 from fsdpfuzz.observations import Comparison, RankReport, Subject
 from fsdpfuzz.ranks._compare import Batch, Yardstick
-from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._probe import Counters, probes
 from fsdpfuzz.ranks._program import run_program
@@ -28,20 +28,20 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
     """
     started = time.perf_counter()
     env.board.stage("reference:build")
-    dist.set_debug_level(dist.DebugLevel.OFF)
+    set_debug_level(DebugLevel.OFF)
     wide, _ = _record(case, env, torch.float64)
     single, how = _record(case, env, torch.float32)
     reference = Reference(wide, single)
     work = time.perf_counter() - started
     subjects = []
-    dist.set_debug_level(getattr(dist.DebugLevel, case.debug_level))
+    set_debug_level(getattr(DebugLevel, case.debug_level))
     try:
         for name, variant in (("case", case), *((t.name, variant_of(case, t)) for t in case.twins)):
             subject, seconds = _observe(name, variant, reference, env)
             subjects.append(subject)
             work += seconds
     finally:
-        dist.set_debug_level(dist.DebugLevel.OFF)
+        set_debug_level(DebugLevel.OFF)
     dead, live = _signal(case, wide)
     return RankReport(
         rank=env.rank,
@@ -92,9 +92,7 @@ def _observe(
     return summarise(case, trainee, comparer, counters, env), seconds
 
 
-def _buffers(
-    case: CaseSpec, trainee: FsdpTrainee, reference: Reference
-) -> tuple[Comparison, ...]:
+def _buffers(case: CaseSpec, trainee: FsdpTrainee, reference: Reference) -> tuple[Comparison, ...]:
     batch = Batch("buffer", len(case.program), 0.0, 0.0, exact=True)
     for name, buffer in trainee.model.named_buffers():
         expected: Tensor | None = reference.single.buffers.get(clean(name))
@@ -114,15 +112,14 @@ def _signal(case: CaseSpec, wide: Trace) -> tuple[tuple[str, ...], int]:
     ]
     largest = {
         name: max(
-            (float(grad.abs().max()) for grads in wide.grads.values() if _has(grad := grads[name])),
+            (
+                float(grad.abs().max())
+                for grads in wide.grads.values()
+                if (grad := grads.get(name)) is not None and grad.numel()
+            ),
             default=0.0,
         )
         for name in used
-        if all(name in grads for grads in wide.grads.values())
     }
     dead = tuple(name for name in used if largest.get(name, 0.0) == 0.0)
     return dead, len(used) - len(dead)
-
-
-def _has(grad: Tensor | None) -> bool:
-    return grad is not None and grad.numel() > 0
