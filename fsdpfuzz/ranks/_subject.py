@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fsdpfuzz.observations import Comparison, Subject, UnitState
 from fsdpfuzz.ranks._build import build
-from fsdpfuzz.ranks._compare import Batch, Yardstick, yardsticks
+from fsdpfuzz.ranks._compare import Batch, Yardstick, floor_of, yardsticks
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._probe import Counters
 from fsdpfuzz.ranks._program import Pass, make_optimizer
 from fsdpfuzz.ranks._shard import Piece, dtype_of, shard
-from fsdpfuzz.ranks._trace import Trace, Values, largest, synchronised_forwards
+from fsdpfuzz.ranks._trace import Trace, Values, synchronised_forwards
 from fsdpfuzz.spec import Backward, CaseSpec, Forward, Op, Plan, RequiresGrad, StateDict, Step
 
 
@@ -79,22 +79,30 @@ class FsdpTrainee:
 
 @dataclass(slots=True)
 class Reference:
-    """Both traces, and the yardsticks made of them on first use."""
+    """Both traces, and what is derived from them on first use."""
 
     wide: Trace
     single: Trace
-    _made: dict[tuple[str, int], tuple[dict[str, Yardstick], float]] = field(default_factory=dict)
+    _floors: dict[tuple[str, int], float] = field(default_factory=dict)
+    _sticks: dict[tuple[str, int], dict[str, Yardstick]] = field(default_factory=dict)
 
-    def measure(self, quantity: str, op: int) -> tuple[dict[str, Yardstick], float]:
-        """Yardstick of every tensor and the floor, for the gradients or parameters at ``op``."""
+    def floor(self, quantity: str, op: int) -> float:
+        """The largest gradient, or parameter, at ``op``."""
         key = (quantity, op)
-        if key not in self._made:
-            wide, single = self._values(self.wide, *key), self._values(self.single, *key)
-            self._made[key] = yardsticks(wide, single), largest(wide)
-        return self._made[key]
+        if key not in self._floors:
+            self._floors[key] = floor_of(_values(self.wide, *key))
+        return self._floors[key]
 
-    def _values(self, trace: Trace, quantity: str, op: int) -> Values:
-        return trace.grads[op] if quantity == "grad" else trace.params[op]
+    def sticks(self, quantity: str, op: int) -> dict[str, Yardstick]:
+        """The yardstick of each gradient, or parameter, at ``op``."""
+        key = (quantity, op)
+        if key not in self._sticks:
+            self._sticks[key] = yardsticks(_values(self.wide, *key), _values(self.single, *key))
+        return self._sticks[key]
+
+
+def _values(trace: Trace, quantity: str, op: int) -> Values:
+    return trace.grads[op] if quantity == "grad" else trace.params[op]
 
 
 class Comparer:
@@ -125,16 +133,20 @@ class Comparer:
         with self._timed():
             self.losses.append(done.loss.detach())
             wide, single = self._reference.wide, self._reference.single
+            floor = floor_of({"": wide.outputs[done.index]})
             for quantity, seen, right, normal in (
                 ("loss", done.loss, wide.losses, single.losses),
                 ("output", done.output, wide.outputs, single.outputs),
             ):
-                name = f"{quantity}[{done.index}]"
-                expected = right[done.index]
-                stick = yardsticks({name: expected}, {name: normal[done.index]})
-                floor = largest({name: wide.outputs[done.index]})
-                batch = Batch(quantity, done.op, self._eps, floor)  # type: ignore[arg-type]
-                batch.add(name, seen, expected, stick[name], reduced=done.output.numel())
+                name, expected, usual = f"{quantity}[{done.index}]", right[done.index], normal
+                batch = Batch(
+                    "loss" if quantity == "loss" else "output",
+                    done.op,
+                    self._eps,
+                    floor,
+                    sticks=_one_stick(name, expected, usual[done.index]),
+                )
+                batch.add(name, seen, expected, reduced=done.output.numel())
                 self.comparisons.extend(batch.finish())
 
     def after(self, op: int, request: Op, finished: list[Pass]) -> None:
@@ -163,8 +175,13 @@ class Comparer:
         grads = quantity == "grad"
         trace = self._reference.wide
         right = trace.grads[op] if grads else trace.params[op]
-        sticks, floor = self._reference.measure(quantity, op)
-        batch = Batch("grad" if grads else "param", op, self._eps, floor)
+        batch = Batch(
+            "grad" if grads else "param",
+            op,
+            self._eps,
+            self._reference.floor(quantity, op),
+            sticks=lambda: self._reference.sticks(quantity, op),
+        )
         for piece in self._trainee.pieces:
             fqn = self._trainee.canonical(piece.fqn)
             full = right.get(fqn)
@@ -173,8 +190,7 @@ class Comparer:
                 continue
             seen = piece.grad() if grads else piece.value()
             expected = None if full is None else piece.of(full)
-            stick = sticks.get(fqn) or Yardstick(0.0, 0.0)
-            batch.add(fqn, seen, expected, stick)
+            batch.add(fqn, seen, expected)
         self.comparisons.extend(batch.finish())
 
     def _compare_input_grad(self, op: int, item: Pass) -> None:
@@ -183,9 +199,14 @@ class Comparer:
         if right is None and item.inputs.grad is None:
             return
         name = f"input_grad[{item.index}]"
-        stick = yardsticks({name: right}, {name: normal}).get(name) or Yardstick(0.0, 0.0)
-        batch = Batch("input_grad", op, self._eps, stick.scale)
-        batch.add(name, item.inputs.grad, right, stick, reduced=item.output.numel())
+        batch = Batch(
+            "input_grad",
+            op,
+            self._eps,
+            floor_of({name: right}),
+            sticks=_one_stick(name, right, normal),
+        )
+        batch.add(name, item.inputs.grad, right, reduced=item.output.numel())
         self.comparisons.extend(batch.finish())
 
     def _note_frozen(self, piece: Piece, fqn: str) -> None:
@@ -200,6 +221,12 @@ class Comparer:
             yield
         finally:
             self.seconds += time.perf_counter() - started
+
+
+def _one_stick(
+    name: str, right: Tensor | None, usual: Tensor | None
+) -> Callable[[], dict[str, Yardstick]]:
+    return lambda: yardsticks({name: right}, {name: usual})
 
 
 def summarise(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from fsdpfuzz.ranks._program import Pass
@@ -72,9 +71,3 @@ class Whole(Protocol):
 def synchronised_forwards(case: CaseSpec) -> frozenset[int]:
     """Operations that are forwards whose backward reduces gradients."""
     return frozenset(i for i, op in enumerate(case.program) if getattr(op, "sync", False) is True)
-
-
-def largest(values: Values) -> float:
-    """The largest absolute element of all tensors; 0.0 when there is none."""
-    found = [value.abs().max() for value in values.values() if value is not None and value.numel()]
-    return float(torch.stack(found).max()) if found else 0.0
