@@ -1,0 +1,85 @@
+"""Entry point: builds the commands and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+import typer
+
+from fsdpfuzz.errors import MachineError, PoolError, UsageError
+from fsdpfuzz.loop import Stopped
+
+COMMANDS = (
+    "fsdpfuzz.cli._run",
+    "fsdpfuzz.cli._replay",
+    "fsdpfuzz.cli._version",
+)
+"""One module per command; each has ``add(app)``, which registers it."""
+
+USAGE = 2
+MACHINE = 3
+
+
+def build() -> typer.Typer:
+    """The application with all its commands."""
+    app = typer.Typer(
+        name="fsdpfuzz",
+        help="Property-based fuzzing of PyTorch FSDP on real ranks.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def root() -> None:
+        """Property-based fuzzing of PyTorch FSDP on real ranks."""
+
+    for name in COMMANDS:
+        importlib.import_module(name).add(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; its exit code. Arguments default to those of the process."""
+    command = typer.main.get_command(build())
+    previous = signal.signal(signal.SIGTERM, _stop)
+    try:
+        code = command.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="fsdpfuzz",
+            standalone_mode=False,
+        )
+    except UsageError as error:
+        return _fail(str(error), USAGE)
+    except (MachineError, PoolError) as error:
+        return _fail(str(error), MACHINE)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _interrupted(error)
+    except Exception as error:
+        # The base class of option errors moved between the releases of typer that we accept.
+        if not hasattr(error, "format_message"):
+            raise
+        return _fail(error.format_message(), USAGE)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    return code if isinstance(code, int) else 0
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise Stopped(number)
+
+
+def _interrupted(error: BaseException) -> int:
+    cause = error if isinstance(error, KeyboardInterrupt) else error.__cause__
+    number = cause.number if isinstance(cause, Stopped) else int(signal.SIGINT)
+    return _fail(f"ended by {signal.Signals(number).name}", 128 + number)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"fsdpfuzz: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,80 @@
+"""Checks of option values that several commands share; each error names value and origin."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fsdpfuzz.errors import UsageError
+from fsdpfuzz.loop import APIS, Api
+
+MAX_RANKS = 8
+KNOWN_VARIABLE = "FSDPFUZZ_KNOWN"
+
+
+def chosen(value: str, choices: tuple[str, ...], origin: str) -> str:
+    """The value, if it is one of the choices."""
+    if value not in choices:
+        raise UsageError(f"{origin}: {value!r} is not one of {', '.join(choices)}")
+    return value
+
+
+def in_range(value: int, low: int, high: int, origin: str) -> int:
+    """The value, if it lies within the bounds, both included."""
+    if not low <= value <= high:
+        raise UsageError(f"{origin}: {value} is not between {low} and {high}")
+    return value
+
+
+def apis_of(value: str) -> tuple[Api, ...]:
+    """The APIs that ``--api`` means."""
+    chosen(value, (*APIS, "both"), "--api")
+    return tuple(api for api in APIS if value in (api, "both"))
+
+
+def known_file(option: Path | None) -> Path | None:
+    """The known findings to use.
+
+    The option, else the environment variable, else ``corpus/known.json`` of the current
+    folder or of the checkout that fsdpfuzz runs from.
+    """
+    for path, origin in (
+        (option, "--known"),
+        (_path(os.environ.get(KNOWN_VARIABLE)), f"environment variable {KNOWN_VARIABLE}"),
+    ):
+        if path is not None:
+            if not path.is_file():
+                raise UsageError(f"{origin}: there is no file {str(path)!r}")
+            return path
+    checkout = Path(__file__).resolve().parents[2]
+    candidates = (Path("corpus/known.json"), checkout / "corpus" / "known.json")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def writable_parent(path: Path, origin: str) -> Path:
+    """The path, if a file can be made there."""
+    parent = path.parent
+    if path.is_dir():
+        raise UsageError(f"{origin}: {str(path)!r} is a folder, not a file")
+    if not parent.is_dir():
+        raise UsageError(f"{origin}: there is no folder {str(parent)!r}")
+    if not os.access(parent, os.W_OK):
+        raise UsageError(f"{origin}: the folder {str(parent)!r} cannot be written to")
+    return path
+
+
+def usable_folder(path: Path, origin: str) -> Path:
+    """The folder, made if it is not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{origin}: the folder {str(path)!r} cannot be made: {error.strerror}"
+        ) from None
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"{origin}: the folder {str(path)!r} cannot be written to")
+    return path
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None

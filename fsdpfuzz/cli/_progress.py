@@ -1,0 +1,136 @@
+"""The progress of a run: one live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from fsdpfuzz.loop import (
+    CaseDone,
+    Event,
+    FindingDone,
+    FindingMet,
+    Found,
+    Notice,
+    RunFinished,
+    RunStarted,
+    Shrinking,
+)
+
+PLAIN_SECONDS = 10.0
+LIVE_SECONDS = 0.1
+
+
+class Tally:
+    """The figures of the progress line."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._total = 0
+        self._examples = 0
+        self._findings = 0
+        self._known = 0
+        self._restarts = 0
+        self._shrinking = ""
+
+    def take(self, event: Event) -> None:
+        """Keeps up with an event."""
+        match event:
+            case RunStarted():
+                self._total = event.max_examples
+                self._began = time.monotonic()
+            case CaseDone():
+                self._examples, self._restarts = event.index, event.restarts
+                self._shrinking = ""
+            case FindingMet(found=found):
+                self._known += found.known is not None
+                self._findings += found.known is None
+            case Shrinking():
+                self._restarts = event.restarts
+                self._shrinking = (
+                    f", shrinking {event.key}: {event.tries} tried, {event.bytes} bytes"
+                )
+            case FindingDone():
+                self._shrinking = ""
+            case Notice() | RunFinished():
+                pass
+
+    @property
+    def line(self) -> str:
+        """The progress line."""
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        return (
+            f"{self._examples}/{self._total} examples, {self._examples / seconds:.1f}/s, "
+            f"findings {self._findings} new {self._known} known, "
+            f"restarts {self._restarts}{self._shrinking}"
+        )
+
+
+def headline(event: Event) -> str | None:
+    """The line that an event deserves of its own, if any."""
+    match event:
+        case RunStarted():
+            ranks = " or ".join(str(size) for size in event.world_sizes)
+            return (
+                f"fsdpfuzz: torch {event.torch}, {event.backend}, {ranks} ranks, "
+                f"profile {event.profile}, seed {event.seed}, {', '.join(event.properties)}"
+            )
+        case FindingMet(found=found):
+            return f"{_kind(found)} after {found.examples_to_find}: {found.finding.key}"
+        case FindingDone(found=found):
+            how = f"shrunk in {found.shrink_steps} steps" if found.shrunk else "not shrunk"
+            return f"{found.finding.key}: {how}, {found.case}"
+        case Notice():
+            return event.text
+        case _:
+            return None
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[Event], None]]:
+    """Shows what happens on standard error until the block ends."""
+    if not sys.stderr.isatty():
+        yield _plain()
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    tally, last = Tally(), [0.0]
+    console = Console(stderr=True)
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def show(event: Event) -> None:
+            tally.take(event)
+            text = headline(event)
+            if text is not None:
+                live.console.print(Text(text))
+            now = time.monotonic()
+            if text is not None or now - last[0] >= LIVE_SECONDS:
+                last[0] = now
+                line = Text(tally.line, overflow="ellipsis", no_wrap=True)
+                live.update(line, refresh=True)
+
+        yield show
+
+
+def _plain() -> Callable[[Event], None]:
+    tally, last = Tally(), [time.monotonic()]
+
+    def show(event: Event) -> None:
+        tally.take(event)
+        text = headline(event)
+        if text is not None:
+            print(text, file=sys.stderr, flush=True)
+        now = time.monotonic()
+        if now - last[0] >= PLAIN_SECONDS:
+            last[0] = now
+            print(tally.line, file=sys.stderr, flush=True)
+
+    return show
+
+
+def _kind(found: Found) -> str:
+    return f"known finding ({found.known})" if found.known else "finding"

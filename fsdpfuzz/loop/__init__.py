@@ -1,0 +1,90 @@
+"""The loop: draws cases, has them run and judged, keeps and shrinks what fails.
+
+Importing this package imports neither torch nor Hypothesis.
+"""
+
+from __future__ import annotations
+
+from fsdpfuzz.loop._events import (
+    CaseDone,
+    Counts,
+    Event,
+    FindingDone,
+    FindingMet,
+    Found,
+    Notice,
+    Rate,
+    RunFinished,
+    RunStarted,
+    Shrinking,
+    Summary,
+)
+from fsdpfuzz.loop._json import RESULT_SCHEMA, summary_document, write_json
+from fsdpfuzz.loop._ledger import Emit, Repro
+from fsdpfuzz.loop._machine import Resolved, guess_backend, installed_torch, resolve_machine
+from fsdpfuzz.loop._ports import Archive, KnownLike, PoolLike, Ports, Sighting, real_ports
+from fsdpfuzz.loop._profiles import PROFILES, Profile, profile_named, register_profiles
+from fsdpfuzz.loop._properties import (
+    PROPERTIES,
+    Property,
+    Scope,
+    drawn,
+    properties_named,
+    scope_now,
+    set_scope,
+)
+from fsdpfuzz.loop._run import DIGESTS, Stopped, run
+from fsdpfuzz.loop._session import Examined, Session
+from fsdpfuzz.loop._settings import APIS, OUTPUT, Api, Backend, RunSettings, SessionSettings
+
+__all__ = [
+    "APIS",
+    "DIGESTS",
+    "OUTPUT",
+    "PROFILES",
+    "PROPERTIES",
+    "RESULT_SCHEMA",
+    "Api",
+    "Archive",
+    "Backend",
+    "CaseDone",
+    "Counts",
+    "Emit",
+    "Event",
+    "Examined",
+    "FindingDone",
+    "FindingMet",
+    "Found",
+    "KnownLike",
+    "Notice",
+    "PoolLike",
+    "Ports",
+    "Profile",
+    "Property",
+    "Rate",
+    "Repro",
+    "Resolved",
+    "RunFinished",
+    "RunSettings",
+    "RunStarted",
+    "Scope",
+    "Session",
+    "SessionSettings",
+    "Shrinking",
+    "Sighting",
+    "Stopped",
+    "Summary",
+    "drawn",
+    "guess_backend",
+    "installed_torch",
+    "profile_named",
+    "properties_named",
+    "real_ports",
+    "register_profiles",
+    "resolve_machine",
+    "run",
+    "scope_now",
+    "set_scope",
+    "summary_document",
+    "write_json",
+]

@@ -1,0 +1,156 @@
+"""What a run tells whoever listens: progress lines, tables, JSON and reports are made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.verdict import Finding, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many generated cases came to which verdict."""
+
+    examples: int = 0
+    passed: int = 0
+    rejected: int = 0
+    vacuous: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """A finding that does not fail each time: ``failed`` of ``runs`` runs."""
+
+    failed: int
+    runs: int
+
+    def __str__(self) -> str:
+        return f"failed {self.failed} of {self.runs}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A finding as it stands: first met, or shrunk.
+
+    ``examples_to_find`` counts the generated cases up to and with the first that showed it;
+    0 for one met in a case that an earlier run had left behind.
+    """
+
+    finding: Finding
+    property_name: str
+    case: Path
+    digest: str
+    examples_to_find: int
+    known: str | None = None
+    repro: Path | None = None
+    rate: Rate | None = None
+    shrink_steps: int = 0
+    shrunk: bool = False
+    seconds: float = 0.0
+    """Seconds into the run at which it was first met."""
+
+    @property
+    def message(self) -> str:
+        """The finding's message, with its rate if it does not fail each time."""
+        return f"{self.finding.message} ({self.rate})" if self.rate else self.finding.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """Before the first case."""
+
+    torch: str
+    backend: str
+    world_sizes: tuple[int, ...]
+    profile: str
+    seed: int
+    properties: tuple[str, ...]
+    max_examples: int
+    output: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseDone:
+    """A generated case was judged. ``index`` counts from 1 over the whole run."""
+
+    index: int
+    property_name: str
+    digest: str
+    case: CaseSpec
+    status: Status
+    seconds: float
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingMet:
+    """A finding was met for the first time in this run; its case is on disk."""
+
+    found: Found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrinking:
+    """Shrinking goes on: ``tries`` cases run so far, the smallest one ``bytes`` long."""
+
+    key: str
+    tries: int
+    bytes: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingDone:
+    """A finding was shrunk as far as it goes."""
+
+    found: Found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One line that a person should read: a warning, or why the run ended early."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A whole run."""
+
+    started: RunStarted
+    counts: Counts
+    seconds: float
+    pool_restarts: int
+    findings: tuple[Found, ...]
+    strict: bool = False
+    interrupted: int | None = None
+    """The signal that ended the run early."""
+
+    @property
+    def failing(self) -> tuple[Found, ...]:
+        """The findings for which the run fails."""
+        return tuple(found for found in self.findings if self.strict or found.known is None)
+
+    @property
+    def examples_per_second(self) -> float:
+        """Generated cases a second, shrinking included in the time."""
+        return self.counts.examples / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """0 no new finding, 1 findings, 130 or 143 when a signal ended the run."""
+        if self.interrupted is not None:
+            return 128 + self.interrupted
+        return 1 if self.failing else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """After the last case."""
+
+    summary: Summary
+
+
+Event = RunStarted | CaseDone | FindingMet | Shrinking | FindingDone | Notice | RunFinished

@@ -1,0 +1,214 @@
+"""One property of a run: rounds of drawing, and the shrinking of what they meet.
+
+A drawing round never fails: what it draws depends on the seed alone, so the cases of a run
+are the same whatever they show. To shrink a finding, the same round is drawn once more,
+answered from memory, and fails at the cases that show it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hypothesis import Phase
+
+from fsdpfuzz.loop._events import Notice, Shrinking
+from fsdpfuzz.loop._hypothesis import (
+    GENERATE,
+    GENERATE_AND_SHRINK,
+    REUSE_AND_SHRINK,
+    StopRound,
+    derived_seed,
+    drive,
+    open_database,
+    shrink_limits,
+)
+from fsdpfuzz.loop._ledger import Ledger
+from fsdpfuzz.loop._properties import Property, Scope
+from fsdpfuzz.loop._session import Examined
+from fsdpfuzz.loop._settings import RunSettings
+from fsdpfuzz.spec import CaseSpec, digest, encode
+from fsdpfuzz.verdict import Finding, error_type
+
+MAX_REUSED = 100
+
+
+class Hunt:
+    """Generates the cases of one property and shrinks its findings."""
+
+    def __init__(self, settings: RunSettings, ledger: Ledger, item: Property) -> None:
+        self._ledger = ledger
+        self._session = ledger.session
+        self._name = item.name
+        self._settings = settings
+        self._profile = settings.session.profile
+        self._strategy = item.strategy(Scope(apis=settings.apis, world_sizes=settings.world_sizes))
+        self._database = open_database(settings.database, settings.session.output, item.name)
+
+    def reuse(self) -> None:
+        """Tries the failing cases that Hypothesis's database has from earlier runs."""
+        if self._database is not None:
+            self._shrink(None, seed=0, number=MAX_REUSED)
+
+    def generate(self, share: int) -> None:
+        """Runs ``share`` different cases, and shrinks the findings after each round."""
+        done = 0
+        for round_index in range(share):
+            if done >= share:
+                break
+            fresh = min(share - done, self._settings.round_examples)
+            seed = derived_seed(self._settings.session.seed, self._name, round_index)
+            # Some cases are drawn twice; the round ends as soon as it has its fresh ones.
+            number = fresh + fresh // 10 + 10
+            made, waiting = self._round(fresh, seed, number)
+            done += made
+            for key in waiting:
+                if key not in self._ledger.done:
+                    self._shrink(key, seed=seed, number=number)
+            if not made:
+                text = f"{self._name}: found no more than {done} different cases to run"
+                self._ledger.emit(Notice(text=text))
+                break
+
+    def _round(self, fresh: int, seed: int, number: int) -> tuple[int, list[str]]:
+        """Generates up to ``fresh`` cases; how many it was, and the keys to shrink."""
+        ledger = self._ledger
+        made = 0
+        waiting: dict[str, None] = {}
+
+        def body(case: CaseSpec) -> None:
+            nonlocal made
+            name = digest(case)
+            if name in ledger.seen:
+                return
+            ledger.seen.add(name)
+            before = time.monotonic()
+            examined = self._session.examine(case)
+            ledger.count(examined, self._name, time.monotonic() - before)
+            made += 1
+            waiting.update(
+                (finding.key, None)
+                for finding in _steady_news(examined)
+                if finding.key not in ledger.done
+            )
+            if made >= fresh:
+                raise StopRound
+
+        self._drive(body, GENERATE, seed, number)
+        return made, list(waiting)
+
+    def _shrink(self, key: str | None, *, seed: int, number: int) -> None:
+        """Shrinks ``key`` from the round of that seed; None: all that the database shows.
+
+        Findings that show up only while shrinking are shrunk along; those that wait for a
+        shrinking of their own are let pass.
+        """
+        ledger = self._ledger
+        chase = _Chase(
+            hunted=set() if key is None else {key},
+            spared=ledger.done | (set() if key is None else ledger.new_keys - {key}),
+        )
+        budget = _Budget(self._profile.shrink_seconds, self._profile.shrink_tries)
+
+        def body(case: CaseSpec) -> None:
+            if not self._session.is_cached(case) and not budget.take():
+                return
+            examined = self._session.examine(case)
+            if examined.fresh:
+                ledger.meet(examined, self._name)
+            finding = chase.pick(examined)
+            if finding is None:
+                return
+            ledger.emit(
+                Shrinking(
+                    key=finding.key,
+                    tries=budget.spent,
+                    bytes=len(encode(chase.smallest[finding.key].case)),
+                    restarts=self._session.restarts,
+                )
+            )
+            raise error_type(finding.key)(finding)
+
+        phases = REUSE_AND_SHRINK if key is None else GENERATE_AND_SHRINK
+        try:
+            with shrink_limits(self._profile.shrink_seconds):
+                self._drive(body, phases, seed, number)
+        except KeyboardInterrupt:
+            for found_key, examined in chase.smallest.items():
+                ledger.shrunk(found_key, examined, self._name, chase.steps(found_key))
+            raise
+        for found_key, examined in chase.last.items():
+            again = self._session.confirm(examined.case)
+            ledger.shrunk(found_key, again, self._name, chase.steps(found_key))
+
+    def _drive(
+        self, body: Callable[[CaseSpec], None], phases: tuple[Phase, ...], seed: int, number: int
+    ) -> None:
+        drive(
+            self._strategy,
+            body,
+            profile=self._profile,
+            phases=phases,
+            seed=seed,
+            max_examples=number,
+            database=self._database,
+        )
+
+
+class _Chase:
+    """The cases that showed the hunted findings, in the course of one shrinking.
+
+    ``last`` is the minimal one of each when Hypothesis is done, since it ends by running
+    those once more; ``smallest`` is the best there is before that.
+    """
+
+    def __init__(self, hunted: set[str], spared: set[str]) -> None:
+        self._hunted = hunted
+        self._spared = spared
+        self._failing: dict[str, set[str]] = {}
+        self.last: dict[str, Examined] = {}
+        self.smallest: dict[str, Examined] = {}
+
+    def pick(self, examined: Examined) -> Finding | None:
+        """The finding to fail with, a hunted one first."""
+        news = _steady_news(examined)
+        chosen = [finding for finding in news if finding.key in self._hunted] or [
+            finding for finding in news if finding.key not in self._spared
+        ]
+        if not chosen:
+            return None
+        key = chosen[0].key
+        self._hunted.add(key)
+        self._failing.setdefault(key, set()).add(examined.digest)
+        self.last[key] = examined
+        best = self.smallest.setdefault(key, examined)
+        if len(encode(examined.case)) < len(encode(best.case)):
+            self.smallest[key] = examined
+        return chosen[0]
+
+    def steps(self, key: str) -> int:
+        """How many other cases showed the finding on the way."""
+        return len(self._failing[key]) - 1
+
+
+class _Budget:
+    """What shrinking one finding may cost: seconds, and cases that were not known before."""
+
+    def __init__(self, seconds: float, tries: int) -> None:
+        self._end = time.monotonic() + seconds
+        self._left = tries
+        self.spent = 0
+
+    def take(self) -> bool:
+        """Whether one more case may run; once False, always False."""
+        if self._left <= 0 or time.monotonic() > self._end:
+            self._left = 0
+            return False
+        self._left -= 1
+        self.spent += 1
+        return True
+
+
+def _steady_news(examined: Examined) -> list[Finding]:
+    """New findings that fail each time; shrinking a flaky one would follow the noise."""
+    return [finding for finding in examined.news if finding.key not in examined.rates]

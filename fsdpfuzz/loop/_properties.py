@@ -1,0 +1,97 @@
+"""The properties by name: what `fsdpfuzz run` can run and the pytest modules draw from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fsdpfuzz.errors import UsageError
+from fsdpfuzz.loop._settings import APIS, Api
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from fsdpfuzz.spec import CaseSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What may be drawn in this run."""
+
+    apis: tuple[Api, ...] = APIS
+    world_sizes: tuple[int, ...] = (2,)
+    avoid: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Property:
+    """A named property: which cases it draws. What must hold of them, the invariants say."""
+
+    name: str
+    about: str
+    strategy: Callable[[Scope], SearchStrategy[CaseSpec]]
+
+
+def _parity(scope: Scope) -> SearchStrategy[CaseSpec]:
+    from fsdpfuzz.strategies import cases
+
+    return cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
+
+
+PROPERTIES: dict[str, Property] = {
+    item.name: item
+    for item in (
+        Property(
+            name="parity",
+            about="FSDP trains as DDP does: losses, outputs, gradients, parameters, buffers",
+            strategy=_parity,
+        ),
+    )
+}
+
+
+def properties_named(names: tuple[str, ...], *, origin: str = "PROPERTY") -> tuple[Property, ...]:
+    """The properties of those names, each once; all of them for none. :class:`UsageError`."""
+    for name in names:
+        if name not in PROPERTIES:
+            raise UsageError(
+                f"{origin}: there is no property {name!r}; those that exist: "
+                f"{', '.join(PROPERTIES)}"
+            )
+    return tuple(PROPERTIES[name] for name in dict.fromkeys(names or PROPERTIES))
+
+
+_scope = Scope()
+
+
+def set_scope(scope: Scope) -> None:
+    """What `drawn` draws from now on. The pytest plugin sets it from its options."""
+    global _scope
+    _scope = scope
+
+
+def scope_now() -> Scope:
+    """What `drawn` draws."""
+    return _scope
+
+
+def drawn(name: str) -> SearchStrategy[CaseSpec]:
+    """The cases of a property within the scope at the time of the draw, not of this call.
+
+    Test modules are imported before it is known how many ranks there are. Shrinks as the
+    property's own strategy does.
+    """
+    from hypothesis import strategies as st
+
+    chosen = PROPERTIES[name]
+    strategies: dict[Scope, SearchStrategy[CaseSpec]] = {}
+
+    @st.composite
+    def cases_in_scope(draw: st.DrawFn) -> CaseSpec:
+        scope = scope_now()
+        if scope not in strategies:
+            strategies[scope] = chosen.strategy(scope)
+        return draw(strategies[scope])
+
+    return cases_in_scope()

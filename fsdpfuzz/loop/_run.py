@@ -1,0 +1,96 @@
+"""A run: generate cases, meet findings, shrink each, report."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+from fsdpfuzz.loop._events import Notice, RunFinished, RunStarted, Summary
+from fsdpfuzz.loop._ledger import Emit, Ledger, Repro
+from fsdpfuzz.loop._properties import Property, properties_named
+from fsdpfuzz.loop._session import Session
+from fsdpfuzz.loop._settings import RunSettings
+
+DIGESTS = "digests.txt"
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks the run to end in good order."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+def run(
+    settings: RunSettings, emit: Emit, *, session: Session | None = None, repro: Repro | None = None
+) -> Summary:
+    """Runs the properties and tells ``emit`` of everything that happens, in order.
+
+    `KeyboardInterrupt`, and `Stopped` for other signals, ends the run early with a summary
+    of what was done. ``repro`` makes the standalone script of a case's file. A session given
+    by the caller stays open. The digests of the generated cases are written to
+    ``digests.txt`` in the output folder, one a line, in order.
+    """
+    if session is not None:
+        return _run(settings, emit, session, repro)
+    with Session(settings.session) as own:
+        return _run(settings, emit, own, repro)
+
+
+def _run(settings: RunSettings, emit: Emit, session: Session, repro: Repro | None) -> Summary:
+    properties = properties_named(settings.properties)
+    ledger = Ledger(session, emit, repro)
+    started = _started(settings, properties)
+    emit(started)
+    interrupted: int | None = None
+    try:
+        _search(settings, ledger, properties)
+        ledger.finish_rest()
+    except KeyboardInterrupt as stop:
+        interrupted = stop.number if isinstance(stop, Stopped) else int(signal.SIGINT)
+        emit(Notice(text=f"ended early by {signal.Signals(interrupted).name}"))
+    summary = Summary(
+        started=replace(started, torch=session.torch),
+        counts=ledger.counts,
+        seconds=ledger.seconds,
+        pool_restarts=session.restarts,
+        findings=ledger.found,
+        strict=settings.session.strict,
+        interrupted=interrupted,
+    )
+    emit(RunFinished(summary=summary))
+    return summary
+
+
+def _search(settings: RunSettings, ledger: Ledger, properties: tuple[Property, ...]) -> None:
+    from fsdpfuzz.loop._hunt import Hunt
+
+    output = settings.session.output
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / DIGESTS).open("w", encoding="ascii", buffering=1) as ledger.digests:
+        for case in ledger.session.pending():
+            ledger.meet(ledger.session.examine(case), properties[0].name)
+        shares = _shares(settings.max_examples, len(properties))
+        for item, share in zip(properties, shares, strict=True):
+            hunt = Hunt(settings, ledger, item)
+            hunt.reuse()
+            hunt.generate(share)
+
+
+def _started(settings: RunSettings, properties: tuple[Property, ...]) -> RunStarted:
+    session = settings.session
+    return RunStarted(
+        torch=session.torch,
+        backend=session.backend,
+        world_sizes=settings.world_sizes,
+        profile=session.profile.name,
+        seed=session.seed,
+        properties=tuple(item.name for item in properties),
+        max_examples=settings.max_examples,
+        output=session.output,
+    )
+
+
+def _shares(total: int, parts: int) -> list[int]:
+    return [total // parts + (i < total % parts) for i in range(parts)]

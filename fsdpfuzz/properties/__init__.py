@@ -1,0 +1,1 @@
+"""The properties as pytest modules: ``pytest --pyargs fsdpfuzz.properties``."""

@@ -1,0 +1,188 @@
+"""Stand-ins for the ranks, the judge and the archive, and toy cases to draw."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from fsdpfuzz.loop import (
+    Event,
+    Ports,
+    RunSettings,
+    Session,
+    SessionSettings,
+    Sighting,
+)
+from fsdpfuzz.observations import Observation
+from fsdpfuzz.spec import (
+    Backward,
+    CaseSpec,
+    Dense,
+    Forward,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Sequential,
+    Step,
+    digest,
+)
+from fsdpfuzz.verdict import Finding, Verdict
+
+Judge = Callable[[CaseSpec, Observation], Verdict]
+
+
+def make_case(
+    outs: tuple[int, ...] = (1,), steps: int = 1, seed: int = 0, world_size: int = 2
+) -> CaseSpec:
+    return CaseSpec(
+        world_size=world_size,
+        seed=seed,
+        model=Sequential(children=tuple(Linear(out=out) for out in outs)),
+        inputs=Dense(width=3),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        program=(Forward(), Backward(), Step()) * steps,
+    )
+
+
+@st.composite
+def toy_cases(draw: st.DrawFn, world_sizes: tuple[int, ...] = (2,)) -> CaseSpec:
+    return make_case(
+        outs=tuple(draw(st.lists(st.integers(1, 500), min_size=1, max_size=6))),
+        steps=draw(st.integers(1, 4)),
+        world_size=draw(st.sampled_from(world_sizes)),
+    )
+
+
+def outs_of(case: CaseSpec) -> tuple[int, ...]:
+    assert isinstance(case.model, Sequential)
+    return tuple(child.out for child in case.model.children if isinstance(child, Linear))
+
+
+def steps_of(case: CaseSpec) -> int:
+    return len(case.program) // 3
+
+
+def finding(invariant: str, symptom: Any = "mismatch", where: str = "fsdp2") -> Finding:
+    return Finding(invariant=invariant, symptom=symptom, where=where, message=f"{invariant} is off")
+
+
+def verdict_of(*findings: Finding) -> Verdict:
+    return Verdict(status="finding" if findings else "passed", findings=tuple(findings))
+
+
+@dataclass
+class FakePool:
+    world_size: int
+    log: list[tuple[str, bool]]
+    restarts: int = 0
+    closed: bool = False
+    before: Callable[[CaseSpec], None] = lambda _case: None
+
+    def run(self, case: CaseSpec, *, patience: bool = False) -> Observation:
+        self.before(case)
+        self.log.append((digest(case), patience))
+        return Observation(
+            digest=digest(case),
+            world_size=self.world_size,
+            backend="gloo",
+            torch="9.9.9",
+            reports=(),
+        )
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeArchive:
+    folder: Path
+    kept: list[Sighting] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+    open: str | None = None
+    left: list[CaseSpec] = field(default_factory=list)
+
+    def begin(self, case: CaseSpec) -> None:
+        self.open = digest(case)
+        self.begun.append(self.open)
+
+    def finish(self) -> None:
+        self.open = None
+
+    def keep(self, sighting: Sighting) -> Path:
+        self.kept.append(sighting)
+        return self.folder / f"{sighting.finding.invariant}-{digest(sighting.case)}.json"
+
+    def pending(self) -> list[CaseSpec]:
+        return self.left
+
+
+@dataclass(frozen=True)
+class Entry:
+    id: str
+
+
+@dataclass
+class FakeKnown:
+    when: Callable[[CaseSpec, Finding], str | None] = lambda _case, _finding: None
+
+    def match(self, case: CaseSpec, finding: Finding, *, torch: str, backend: str) -> Entry | None:
+        name = self.when(case, finding)
+        return None if name is None else Entry(name)
+
+
+@dataclass
+class Bench:
+    """A session with stand-ins, and what they saw."""
+
+    folder: Path
+    judge: Judge = lambda _case, _observation: verdict_of()
+    log: list[tuple[str, bool]] = field(default_factory=list)
+    pools: list[FakePool] = field(default_factory=list)
+    known: FakeKnown = field(default_factory=FakeKnown)
+    events: list[Event] = field(default_factory=list)
+    before: Callable[[CaseSpec], None] = lambda _case: None
+
+    def __post_init__(self) -> None:
+        self.archive = FakeArchive(self.folder)
+
+    @property
+    def runs(self) -> Counter[str]:
+        """How often each digest was run."""
+        return Counter(name for name, _ in self.log)
+
+    def pool(self, world_size: int) -> FakePool:
+        self.pools.append(FakePool(world_size, self.log, before=self._before))
+        return self.pools[-1]
+
+    def session(self, **settings: Any) -> Session:
+        ports = Ports(
+            make_pool=self.pool,
+            judge=self._judge,
+            archive=self.archive,
+            known=self.known,
+        )
+        return Session(SessionSettings(output=self.folder, **settings), ports)
+
+    def settings(self, max_examples: int, **changes: Any) -> RunSettings:
+        session = {
+            name: changes.pop(name) for name in ("profile", "strict", "seed") if name in changes
+        }
+        return RunSettings(
+            session=SessionSettings(output=self.folder, torch="9.9.9", **session),
+            properties=changes.pop("properties", ("toy",)),
+            max_examples=max_examples,
+            **changes,
+        )
+
+    # Tests exchange `before` and `judge` while a session is open.
+
+    def _before(self, case: CaseSpec) -> None:
+        self.before(case)
+
+    def _judge(self, case: CaseSpec, observation: Observation) -> Verdict:
+        return self.judge(case, observation)
