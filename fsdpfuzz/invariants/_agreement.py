@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fsdpfuzz.invariants._base import Invariant
 from fsdpfuzz.observations import Observation, Raised
-from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.spec import REJECTIONS, CaseSpec
 from fsdpfuzz.verdict import Finding
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
@@ -69,7 +69,7 @@ def _no_crash(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
 
 def _clear_refusal(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
     raised = observation.raised()
-    if not raised or not all(error.documented for _, error in raised):
+    if not raised or not _is_refusal(observation):
         return
     types = {error.type for _, error in raised}
     if len(raised) == observation.world_size and len(types) == 1:
@@ -87,21 +87,31 @@ def _clear_refusal(case: CaseSpec, observation: Observation) -> Iterator[Finding
 
 
 def is_rejection(observation: Observation) -> bool:
-    """Whether FSDP refused the case with a documented type, the same on every rank."""
+    """Whether FSDP refused the case clearly, and every rank alike."""
     raised = observation.raised()
     return (
         len(raised) == observation.world_size
-        and all(error.documented and not error.stage.startswith("reference") for _, error in raised)
+        and all(_refuses(error) for _, error in raised)
         and len({error.type for _, error in raised}) == 1
     )
 
 
-def _is_refusal(observation: Observation) -> bool:
-    """All that was raised is of a documented type: `equal_rejection` judges it."""
-    return all(
-        error.documented and not error.stage.startswith("reference")
-        for _, error in observation.raised()
+def _refuses(error: Raised) -> bool:
+    """A refusal has a documented type and comes while wrapping, or with a documented text.
+
+    FSDP also raises ValueError from assertions about its own state in the middle of
+    training; that is no refusal.
+    """
+    if not error.documented:
+        return False
+    return error.stage.endswith(":wrap") or any(
+        rejection.matches(error.message) for rejection in REJECTIONS.values()
     )
+
+
+def _is_refusal(observation: Observation) -> bool:
+    """All that was raised are refusals: `equal_rejection` judges them."""
+    return all(_refuses(error) for _, error in observation.raised())
 
 
 def _own_errors(observation: Observation) -> list[tuple[int, Raised]]:

@@ -61,7 +61,7 @@ class Replica:
             case.optimizer,
             [p for name, p in self._parameters.items() if name not in held_out],
         )
-        self.averages = dtype == torch.float64 or needs_averaging(case)
+        self.averages = dtype == torch.float64 or needs_averaging(case, model)
         self.model = model if self.averages else _ddp(case, model, env)
         self._reduced: dict[str, Tensor] = {}
 
@@ -145,16 +145,10 @@ class Replica:
         return self._alias.get(fqn, fqn)
 
 
-def needs_averaging(case: CaseSpec) -> bool:
+def needs_averaging(case: CaseSpec, model: nn.Module) -> bool:
     """Whether ``DistributedDataParallel`` documents that it cannot run this case."""
-    trainable = [
-        parameter
-        for place_ in case_places(case)
-        for parameter in place_.parameters
-        if parameter.fqn not in case.frozen
-    ]
     return (
-        not trainable
+        not any(parameter.requires_grad for parameter in model.parameters())
         or any(c.reentrant or not c.path for c in case.checkpoints if c.kind != "offload")
         or any(isinstance(op, RequiresGrad | Flip) for op in case.program)
         or any(place_.kind == "switch" for place_ in case_places(case))

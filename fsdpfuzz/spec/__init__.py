@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from fsdpfuzz.spec._base import SCHEMA, Part
 from fsdpfuzz.spec._case import CaseSpec, Tie
-from fsdpfuzz.spec._check import case_places, check, width_in
+from fsdpfuzz.spec._check import check
 from fsdpfuzz.spec._codec import (
     MAX_FILE_BYTES,
     as_document,
@@ -84,7 +84,17 @@ from fsdpfuzz.spec._program import (
     Tokens,
     ZeroGrad,
 )
-from fsdpfuzz.spec._tree import TOKENS, Parameter, Place, parameters, places, width_after
+from fsdpfuzz.spec._tree import (
+    TOKENS,
+    Parameter,
+    Place,
+    case_places,
+    parameters,
+    places,
+    rows_after,
+    width_after,
+    width_in,
+)
 from fsdpfuzz.spec._units import (
     frozen_names,
     innermost,
@@ -169,6 +179,7 @@ __all__ = [
     "planned_units",
     "pretty",
     "read_bounded",
+    "rows_after",
     "split_ties",
     "unit_of",
     "unit_owner",

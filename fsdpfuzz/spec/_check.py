@@ -6,32 +6,23 @@ from collections.abc import Iterable, Sequence
 
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.spec._case import CaseSpec
-from fsdpfuzz.spec._model import Switch
+from fsdpfuzz.spec._model import Repeat, Switch
 from fsdpfuzz.spec._plan import Checkpoint, Fsdp1Plan, Fsdp1Unit, Fsdp2Unit, Plan
 from fsdpfuzz.spec._program import (
     Backward,
-    Dense,
     Flip,
     Forward,
     RequiresGrad,
     Step,
 )
-from fsdpfuzz.spec._tree import MAX_NODES, TOKENS, Place, places
-
-
-def width_in(case: CaseSpec) -> int:
-    """Width of the case's inputs; `TOKENS` when they are tokens."""
-    return case.inputs.width if isinstance(case.inputs, Dense) else TOKENS
-
-
-def case_places(case: CaseSpec) -> tuple[Place, ...]:
-    """The places of the case's model."""
-    return places(case.model, width_in(case))
+from fsdpfuzz.spec._tree import MAX_NODES, Place, case_places, join, rows_after
+from fsdpfuzz.spec._units import owners_among
 
 
 def check(case: CaseSpec) -> None:
     """Raises :class:`CaseError` with the JSON path of the first contradiction."""
     found = case_places(case)
+    rows_after(case.model)
     if len(found) > MAX_NODES:
         raise CaseError(f"{len(found)} modules; at most {MAX_NODES} are accepted", path="$.model")
     shapes = {p.fqn: p.shape for place in found for p in place.parameters}
@@ -40,6 +31,7 @@ def check(case: CaseSpec) -> None:
     _check_ties(case, shapes)
     modules = {place.path for place in found}
     _check_plan(case.plan, modules, case.world_size, "$.plan")
+    _check_second_calls(found, case.plan, "$.plan")
     _check_checkpoints(case.checkpoints, modules, "$.checkpoints")
     _check_program(case, found, shapes)
     for i, twin in enumerate(case.twins):
@@ -49,6 +41,7 @@ def check(case: CaseSpec) -> None:
         _check_checkpoints(twin.checkpoints or (), modules, f"{at}.checkpoints")
         if twin.plan is not None:
             _check_plan(twin.plan, modules, case.world_size, f"{at}.plan")
+            _check_second_calls(found, twin.plan, f"{at}.plan")
 
 
 def _check_names(names: Sequence[str], known: Iterable[str], at: str, what: str) -> None:
@@ -98,6 +91,25 @@ def _check_plan(plan: Plan, modules: set[str], world_size: int, at: str) -> None
                 f"reshard_after_forward={size} does not divide world_size={world_size}",
                 path=f"{at}.units[{i}].reshard_after_forward",
             )
+
+
+def _check_second_calls(found: Sequence[Place], plan: Plan, at: str) -> None:
+    """A unit's parameters are whole only while the unit's own forward runs.
+
+    ``no_grad='first_child'`` calls the first child of the body outside the body's forward, so
+    the body, as a unit, must not own what lies in that child.
+    """
+    owners = owners_among(found, plan)
+    for place in found:
+        if isinstance(place.node, Repeat) and place.node.no_grad == "first_child":
+            body = join(place.path, "body")
+            first = join(body, "0.")
+            if any(owner == body for fqn, owner in owners.items() if fqn.startswith(first)):
+                raise CaseError(
+                    f"{body!r} is a unit and owns parameters of its first child, which is also "
+                    "called on its own: make that child a unit",
+                    path=at,
+                )
 
 
 def _check_checkpoints(checkpoints: Sequence[Checkpoint], modules: set[str], at: str) -> None:

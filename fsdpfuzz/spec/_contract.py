@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdpfuzz.spec._case import CaseSpec
-from fsdpfuzz.spec._check import case_places
 from fsdpfuzz.spec._plan import Fsdp1Plan, Fsdp1Unit
+from fsdpfuzz.spec._tree import case_places
 from fsdpfuzz.spec._units import (
     frozen_names,
     innermost,

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from fsdpfuzz.spec._case import CaseSpec
-from fsdpfuzz.spec._check import case_places
 from fsdpfuzz.spec._contract import mixed_units, split_ties
 from fsdpfuzz.spec._model import Branches, Buffered, Norm, Repeat, Transformer
 from fsdpfuzz.spec._plan import Fsdp1Plan, Fsdp1Unit, Fsdp2Unit
 from fsdpfuzz.spec._program import Backward, Dense, Forward, Step, ZeroGrad
-from fsdpfuzz.spec._tree import Place
+from fsdpfuzz.spec._tree import Place, case_places
 from fsdpfuzz.spec._units import (
     frozen_names,
     owners_among,

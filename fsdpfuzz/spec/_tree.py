@@ -11,6 +11,7 @@ from math import prod
 from typing import TypeAlias
 
 from fsdpfuzz.errors import CaseError
+from fsdpfuzz.spec._case import CaseSpec
 from fsdpfuzz.spec._model import (
     Branches,
     Buffered,
@@ -30,6 +31,7 @@ from fsdpfuzz.spec._model import (
     Switch,
     Transformer,
 )
+from fsdpfuzz.spec._program import Dense
 
 TOKENS = 0
 """Width of the data before an embedding: there is none."""
@@ -148,6 +150,26 @@ def places(model: Node, width: int) -> tuple[Place, ...]:
 def parameters(model: Node, width: int) -> tuple[Parameter, ...]:
     """All parameters in the order of ``named_parameters``, ties not yet applied."""
     return tuple(p for place in places(model, width) for p in place.parameters)
+
+
+def rows_after(node: Node, at: str = "$.model") -> int:
+    """How many times larger the batch comes out; :class:`CaseError` where that cannot be.
+
+    Only a ``stack`` enlarges it. What adds or joins several results needs them equally large.
+    """
+    children: tuple[Node, ...] = getattr(node, "children", ())
+    factors = [rows_after(child, f"{at}.children[{i}]") for i, child in enumerate(children)]
+    if isinstance(node, Matrix | Residual | Repeat):
+        factors = [rows_after(node.body, f"{at}.body")]
+    if isinstance(node, Branches) and node.merge == "stack":
+        return sum(factors) + node.side
+    if isinstance(node, Residual | Repeat) and factors != [1]:
+        raise CaseError("the body must keep the batch, but a stack in it enlarges it", path=at)
+    if isinstance(node, Branches | Switch):
+        if len(set(factors)) > 1:
+            raise CaseError(f"children enlarge the batch differently: {factors}", path=at)
+        return factors[0]
+    return prod(factors)
 
 
 def _walk(node: Node, width: int, *, path: str, at: str, depth: int) -> Iterator[Place]:
@@ -278,3 +300,13 @@ def _kind(node: Node) -> str:
     if not isinstance(tag, str):
         raise CaseError(f"{type(node).__name__} has no kind", path="$.model")
     return tag
+
+
+def width_in(case: CaseSpec) -> int:
+    """Width of the case's inputs; `TOKENS` when they are tokens."""
+    return case.inputs.width if isinstance(case.inputs, Dense) else TOKENS
+
+
+def case_places(case: CaseSpec) -> tuple[Place, ...]:
+    """The places of the case's model."""
+    return places(case.model, width_in(case))

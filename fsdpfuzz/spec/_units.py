@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fsdpfuzz.spec._case import CaseSpec
-from fsdpfuzz.spec._check import case_places
 from fsdpfuzz.spec._plan import Fsdp1Plan, Fsdp1Unit, Fsdp2Plan, Fsdp2Unit, Plan
-from fsdpfuzz.spec._tree import Place
+from fsdpfuzz.spec._tree import Place, case_places
 
 
 def planned_units(case: CaseSpec, plan: Plan | None = None) -> tuple[str, ...]:
