@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.loop import APIS, Api
+from fsdpfuzz.loop import APIS, Api, default_known
 
 MAX_RANKS = 8
 KNOWN_VARIABLE = "FSDPFUZZ_KNOWN"
@@ -46,9 +46,7 @@ def known_file(option: Path | None) -> Path | None:
             if not path.is_file():
                 raise UsageError(f"{origin}: there is no file {str(path)!r}")
             return path
-    checkout = Path(__file__).resolve().parents[2]
-    candidates = (Path("corpus/known.json"), checkout / "corpus" / "known.json")
-    return next((path for path in candidates if path.is_file()), None)
+    return default_known()
 
 
 def writable_parent(path: Path, origin: str) -> Path:

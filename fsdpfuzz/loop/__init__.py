@@ -35,7 +35,15 @@ from fsdpfuzz.loop._properties import (
 )
 from fsdpfuzz.loop._run import DIGESTS, Stopped, run
 from fsdpfuzz.loop._session import Examined, Session
-from fsdpfuzz.loop._settings import APIS, OUTPUT, Api, Backend, RunSettings, SessionSettings
+from fsdpfuzz.loop._settings import (
+    APIS,
+    OUTPUT,
+    Api,
+    Backend,
+    RunSettings,
+    SessionSettings,
+    default_known,
+)
 
 __all__ = [
     "APIS",
@@ -74,6 +82,7 @@ __all__ = [
     "Sighting",
     "Stopped",
     "Summary",
+    "default_known",
     "drawn",
     "guess_backend",
     "installed_torch",

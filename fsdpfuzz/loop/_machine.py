@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -22,6 +21,8 @@ class Resolved:
 
 def installed_torch() -> str:
     """The version of the torch that is installed, without importing it; empty if none is."""
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

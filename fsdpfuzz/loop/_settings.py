@@ -55,3 +55,10 @@ class RunSettings:
     apis: tuple[Api, ...] = APIS
     database: ExampleDatabase | Literal["directory"] | None = "directory"
     round_examples: int = 200
+
+
+def default_known() -> Path | None:
+    """``corpus/known.json`` of the current folder, or of the checkout that this runs from."""
+    checkout = Path(__file__).resolve().parents[2]
+    candidates = (Path("corpus/known.json"), checkout / "corpus" / "known.json")
+    return next((path for path in candidates if path.is_file()), None)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fsdpfuzz.loop import Session, drawn
 from fsdpfuzz.spec import CaseSpec
-
-pytestmark = pytest.mark.timeout(24 * 3600)
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))

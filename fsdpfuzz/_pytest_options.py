@@ -1,0 +1,193 @@
+"""The plugin's options, with where each value came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fsdpfuzz.errors import UsageError
+
+if TYPE_CHECKING:
+    import pytest
+
+    from fsdpfuzz.loop import Profile, Session
+
+T = TypeVar("T")
+
+MAX_RANKS = 8
+BACKENDS = ("auto", "gloo", "nccl")
+HELP = {
+    "world-size": "ranks (default: from the profile)",
+    "backend": "auto, gloo or nccl (default: auto)",
+    "deadline": "most seconds that one case may take (default: from the profile)",
+    "known": "file of known findings (default: corpus/known.json, if there is one)",
+    "output": "folder for cases and the corpus (default: .fsdpfuzz)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The plugin's options, checked. None where the profile decides."""
+
+    world_size: int | None
+    backend: str
+    deadline: float | None
+    known: Path | None
+    output: Path
+    corpus: bool
+    given: bool
+    """Whether any of them was given."""
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Adds ``--fsdpfuzz-NAME`` and the ini value ``fsdpfuzz_NAME`` for each option."""
+    group = parser.getgroup("fsdpfuzz", "fsdpfuzz")
+    for name, text in HELP.items():
+        group.addoption(f"--fsdpfuzz-{name}", metavar=name.upper().replace("-", "_"), help=text)
+        parser.addini(_ini(name), text, default="")
+    group.addoption(
+        "--fsdpfuzz-corpus",
+        action="store_true",
+        help="collect every *.json file as a saved case, not only those in a folder 'corpus'",
+    )
+
+
+def read_options(config: pytest.Config) -> Options:
+    """The options: command line, else environment, else ini. :class:`UsageError`."""
+    world_size = _value(config, "world-size", _ranks)
+    backend = _value(config, "backend", _backend)
+    deadline = _value(config, "deadline", _seconds)
+    known = _value(config, "known", _file)
+    output = _value(config, "output", _folder)
+    corpus = bool(config.getoption("--fsdpfuzz-corpus"))
+    return Options(
+        world_size=world_size,
+        backend=backend or "auto",
+        deadline=deadline,
+        known=known,
+        output=output or Path(".fsdpfuzz"),
+        corpus=corpus,
+        given=corpus or any(v is not None for v in (world_size, backend, deadline, known, output)),
+    )
+
+
+def header(options: Options, hypothesis_profile: str) -> str:
+    """The header line; guesses the backend from device files, and starts no rank."""
+    from fsdpfuzz.loop import guess_backend, installed_torch
+
+    profile = _profile(hypothesis_profile)
+    sizes = profile.world_sizes if options.world_size is None else (options.world_size,)
+    ranks = " or ".join(str(size) for size in sizes)
+    name = profile.hypothesis_name if hypothesis_profile else "of Hypothesis"
+    return (
+        f"fsdpfuzz: torch {installed_torch() or 'missing'}, {guess_backend(options.backend)}, "
+        f"{ranks} ranks, profile {name}"
+    )
+
+
+def open_session(options: Options) -> Session:
+    """A session as the options and Hypothesis's current profile say.
+
+    :class:`MachineError` if this machine cannot run it.
+    """
+    from dataclasses import replace
+
+    from hypothesis import settings
+
+    from fsdpfuzz.loop import (
+        Scope,
+        Session,
+        SessionSettings,
+        default_known,
+        resolve_machine,
+        set_scope,
+    )
+
+    profile = _profile(settings.get_current_profile_name())
+    if options.deadline is not None:
+        profile = replace(
+            profile,
+            deadline_ceiling=options.deadline,
+            deadline_floor=min(profile.deadline_floor, options.deadline),
+        )
+    fixed = options.world_size is not None
+    sizes = profile.world_sizes if options.world_size is None else (options.world_size,)
+    machine = resolve_machine(options.backend, sizes, fixed=fixed)
+    set_scope(Scope(world_sizes=machine.world_sizes))
+    return Session(
+        SessionSettings(
+            backend=machine.backend,
+            profile=profile,
+            output=options.output,
+            known=options.known or default_known(),
+            torch=machine.torch,
+        )
+    )
+
+
+def _profile(hypothesis_profile: str) -> Profile:
+    from fsdpfuzz.loop import PROFILES
+
+    # Hypothesis appends to the name where options change a profile.
+    for profile in PROFILES.values():
+        if hypothesis_profile.startswith(profile.hypothesis_name):
+            return profile
+    return PROFILES["dev"]
+
+
+def _value(config: pytest.Config, name: str, read: Callable[[str, str], T]) -> T | None:
+    option, variable, ini = f"--fsdpfuzz-{name}", _variable(name), _ini(name)
+    texts: tuple[tuple[Any, str], ...] = (
+        (config.getoption(option), option),
+        (os.environ.get(variable), f"environment variable {variable}"),
+        (config.getini(ini), f"ini value {ini}"),
+    )
+    for text, origin in texts:
+        if text:
+            return read(str(text), origin)
+    return None
+
+
+def _variable(name: str) -> str:
+    return "FSDPFUZZ_" + name.upper().replace("-", "_")
+
+
+def _ini(name: str) -> str:
+    return "fsdpfuzz_" + name.replace("-", "_")
+
+
+def _ranks(text: str, origin: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= MAX_RANKS:
+        raise UsageError(f"{origin}: {text!r} is not a number of ranks from 1 to {MAX_RANKS}")
+    return int(text)
+
+
+def _backend(text: str, origin: str) -> str:
+    if text not in BACKENDS:
+        raise UsageError(f"{origin}: {text!r} is not one of {', '.join(BACKENDS)}")
+    return text
+
+
+def _seconds(text: str, origin: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < 86_400.0:
+        raise UsageError(f"{origin}: {text!r} is not a number of seconds between 0 and 86400")
+    return seconds
+
+
+def _file(text: str, origin: str) -> Path:
+    if not Path(text).is_file():
+        raise UsageError(f"{origin}: there is no file {text!r}")
+    return Path(text)
+
+
+def _folder(text: str, origin: str) -> Path:
+    if Path(text).exists() and not Path(text).is_dir():
+        raise UsageError(f"{origin}: {text!r} is not a folder")
+    return Path(text)

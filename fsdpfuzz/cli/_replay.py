@@ -1,0 +1,101 @@
+"""``fsdpfuzz replay``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fsdpfuzz.cli._options import chosen, known_file, usable_folder
+from fsdpfuzz.errors import CaseError, UsageError
+from fsdpfuzz.loop import OUTPUT, Examined, Session, SessionSettings
+
+if TYPE_CHECKING:
+    from fsdpfuzz.corpus import Entry
+
+
+def add(app: typer.Typer) -> None:
+    """Registers the command."""
+    app.command(name="replay")(replay_command)
+
+
+def replay_command(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH...", help="Saved cases, or folders of them.")
+    ],
+    backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for what the replay itself leaves.")
+    ] = OUTPUT,
+    strict: Annotated[bool, typer.Option("--strict", help="Known findings fail, too.")] = False,
+    known: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Known findings; else corpus/known.json.")
+    ] = None,
+    plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
+) -> None:
+    """Run saved cases again and say whether each still fails.
+
+    Exit code 1 if one fails that is not known, 2 if a file is no case.
+    """
+    from fsdpfuzz.loop import resolve_machine
+
+    chosen(backend, ("auto", "gloo", "nccl"), "--backend")
+    known_path = known_file(known)
+    entries = read_all(paths)
+    usable_folder(output, "--output")
+    largest = max(entry.case.world_size for _, entry in entries)
+    machine = resolve_machine(backend, (largest,), fixed=True)
+    settings = SessionSettings(
+        backend=machine.backend, output=output, known=known_path, plant=plant, torch=machine.torch
+    )
+    failures = 0
+    with Session(settings) as session:
+        for path, entry in entries:
+            examined = session.examine(entry.case)
+            failures += bool(examined.verdict.findings if strict else examined.news)
+            print(f"{path}: {outcome(entry, examined)}", flush=True)
+    raise typer.Exit(1 if failures else 0)
+
+
+def read_all(paths: list[Path]) -> list[tuple[Path, Entry]]:
+    """The cases of all files and folders; every bad file is named before the error."""
+    from fsdpfuzz.corpus import find_files, read_entry
+
+    entries: list[tuple[Path, Entry]] = []
+    bad = 0
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"PATH: there is no file or folder {str(path)!r}")
+    for path in find_files(paths):
+        try:
+            entries.append((path, read_entry(path)))
+        except CaseError as error:
+            bad += 1
+            print(f"fsdpfuzz: {error}", file=sys.stderr)
+    if bad:
+        raise UsageError(f"PATH: {bad} of {bad + len(entries)} files hold no case; nothing was run")
+    if not entries:
+        raise UsageError(f"PATH: no cases in {', '.join(str(path) for path in paths)}")
+    return entries
+
+
+def outcome(entry: Entry, examined: Examined) -> str:
+    """What came of a case, in one line, against what it was saved for."""
+    verdict = examined.verdict
+    expected = entry.found.key if entry.found is not None else None
+    if not verdict.findings:
+        reason = f" ({verdict.reason})" if verdict.reason else ""
+        return f"{verdict.status}{reason}" + (f", no longer {expected}" if expected else "")
+    parts = []
+    for finding in verdict.findings:
+        word = "still fails" if finding.key == expected else "fails"
+        rate = examined.rates.get(finding.key)
+        known = examined.known.get(finding.key)
+        parts.append(
+            f"{word}: {finding.key}"
+            + (f" ({rate})" if rate else "")
+            + (f" (known as {known})" if known else "")
+        )
+    return "; ".join(parts)
