@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from fsdpfuzz.spec._case import CaseSpec
 from fsdpfuzz.spec._plan import Fsdp1Plan, Fsdp1Unit, Fsdp2Plan, Fsdp2Unit, Plan
 from fsdpfuzz.spec._tree import Place, case_places
@@ -38,10 +40,20 @@ def frozen_names(case: CaseSpec) -> frozenset[str]:
 
 
 def unit_of(plan: Plan, path: str) -> Fsdp1Unit | Fsdp2Unit:
-    """The options that hold for the unit at ``path``; the root's where classes name units."""
+    """The options that hold for the unit at ``path``.
+
+    Units found by class take all of the root's, units named by a policy take its
+    ``use_orig_params`` and ``limit_all_gathers``, which must not differ within one call.
+    """
     if isinstance(plan, Fsdp2Plan):
         return next(unit for unit in plan.units if unit.path == path)
-    return next((unit for unit in plan.units if unit.path == path), plan.units[0])
+    own = next((unit for unit in plan.units if unit.path == path), plan.units[0])
+    if plan.wrap != "custom_policy":
+        return own
+    root = next((unit for unit in plan.units if not unit.path), own)
+    return msgspec.structs.replace(
+        own, use_orig_params=root.use_orig_params, limit_all_gathers=root.limit_all_gathers
+    )
 
 
 def units_among(found: Sequence[Place], plan: Plan) -> tuple[str, ...]:

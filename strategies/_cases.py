@@ -1,0 +1,174 @@
+"""Whole cases: all parts drawn in the order in which they depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import msgspec
+from hypothesis import strategies as st
+
+from fsdpfuzz.errors import UsageError
+from fsdpfuzz.spec import (
+    CaseSpec,
+    Dense,
+    Fsdp1Plan,
+    Gain,
+    Node,
+    Plan,
+    Sequential,
+    owners_among,
+    places,
+    units_among,
+    width_in,
+)
+from fsdpfuzz.strategies._checkpoints import checkpoint_placements
+from fsdpfuzz.strategies._choose import LOTS, Draw, between, chance, pick
+from fsdpfuzz.strategies._freeze import freeze_masks, ties
+from fsdpfuzz.strategies._ground import GROUND, MISUSE, Ground
+from fsdpfuzz.strategies._plans import fsdp1_plans, fsdp2_plans
+from fsdpfuzz.strategies._programs import inputs, optimizers, programs
+from fsdpfuzz.strategies._trees import module_trees
+
+_DETOURS = LOTS
+_MISUSES = 8
+"""Of `_DETOURS` draws so many are documented misuse, and one for each known ground."""
+
+
+def cases(
+    *,
+    apis: Sequence[str] = ("fsdp1", "fsdp2"),
+    world_sizes: Sequence[int] = (2,),
+    misuse: bool = True,
+    avoid: frozenset[str] = frozenset(),
+) -> st.SearchStrategy[CaseSpec]:
+    """Cases of the given APIs and world sizes, which ``fsdpfuzz.spec.check`` accepts.
+
+    About one draw in sixteen asks for something that FSDP documents to refuse (see
+    ``MISUSE``), none with ``misuse=False``. About as many enter ground of a known defect
+    (see ``GROUND``), less what ``avoid`` names.
+
+    Shrinks towards one ``Linear(out=1, bias=False)`` on inputs of shape ``(1, 1)``, the
+    first API and world size, the root as the only unit with PyTorch's defaults, one
+    forward, backward and step of SGD.
+
+    Raises :class:`UsageError` for an API, a world size or a name in ``avoid`` that is unknown.
+    """
+    if not apis or not set(apis) <= {"fsdp1", "fsdp2"}:
+        raise UsageError(f"apis={list(apis)}: name fsdp1, fsdp2 or both")
+    if not world_sizes or not all(1 <= size <= 8 for size in world_sizes):
+        raise UsageError(f"world_sizes={list(world_sizes)}: name sizes from 1 to 8")
+    if unknown := avoid - GROUND.keys():
+        raise UsageError(f"avoid={sorted(unknown)}: the known names are {', '.join(GROUND)}")
+    return _cases(tuple(apis), tuple(world_sizes), misuse, avoid)
+
+
+@st.composite
+def _cases(
+    draw: Draw,
+    apis: tuple[str, ...],
+    world_sizes: tuple[int, ...],
+    misuse: bool,
+    avoid: frozenset[str],
+) -> CaseSpec:
+    api, world_size = pick(draw, apis), pick(draw, world_sizes)
+    detour, ground = _detour(draw, api, misuse, avoid)
+    needs = ground.needs if ground else ""
+    data = draw(inputs())
+    width = data.width if isinstance(data, Dense) else 0
+    square = needs == "tie" or chance(draw, 19)
+    model = draw(module_trees(width, square=square))
+    if needs == "scalar":
+        model = _appended(model, Gain(scalar=True))
+    tied = draw(ties(model, width, at_least=1 if needs == "tie" else 0))
+    plan: Plan
+    if api == "fsdp1":
+        plan = draw(fsdp1_plans(model, width))
+    else:
+        plan = draw(fsdp2_plans(model, width, world_size=world_size))
+    case = CaseSpec(
+        world_size=world_size, model=model, inputs=data, plan=plan, ties=tied, program=()
+    )
+    if needs == "tie" and ground:
+        case = ground.enter(draw, case)
+    case = _off_ties(case, detour)
+    case = _with_rest(draw, case)
+    if ground and needs != "tie":
+        case = ground.enter(draw, case)
+    for name, other in _grounds(api):
+        if name != detour and other.holds(case):
+            case = other.leave(case)
+    return case
+
+
+def _detour(draw: Draw, api: str, misuse: bool, avoid: frozenset[str]) -> tuple[str, Ground | None]:
+    """The ground that this draw enters on purpose, if any."""
+    lot = between(draw, 0, _DETOURS - 1)
+    known, refused = _ground_names(api, avoid), _misuse_names(api)
+    if lot >= _DETOURS - len(known):
+        name = known[_DETOURS - 1 - lot]
+        return name, GROUND[name]
+    if misuse and lot >= _DETOURS - len(known) - _MISUSES:
+        name = pick(draw, refused)
+        return name, MISUSE[name]
+    return "", None
+
+
+@cache
+def _ground_names(api: str, avoid: frozenset[str]) -> tuple[str, ...]:
+    return tuple(name for name in GROUND if name.startswith(api) and name not in avoid)
+
+
+@cache
+def _misuse_names(api: str) -> tuple[str, ...]:
+    return tuple(name for name in MISUSE if name.startswith(api))
+
+
+@cache
+def _grounds(api: str) -> tuple[tuple[str, Ground], ...]:
+    every = {**MISUSE, **GROUND}
+    return tuple((name, ground) for name, ground in every.items() if name.startswith(api))
+
+
+def _off_ties(case: CaseSpec, detour: str) -> CaseSpec:
+    """Joins split ties before the rest depends on the units, unless that is the detour."""
+    for name, ground in _grounds(case.api):
+        if name != detour and ground.needs == "tie" and ground.holds(case):
+            case = ground.leave(case)
+    return case
+
+
+def _with_rest(draw: Draw, case: CaseSpec) -> CaseSpec:
+    """Freezing, checkpoints, program and optimizer of a case that has its plan."""
+    model, width, data = case.model, width_in(case), case.inputs
+    found = places(model, width)
+    wants_grad = isinstance(data, Dense) and data.requires_grad
+    frozen = draw(
+        freeze_masks(
+            model,
+            width,
+            ties=case.ties,
+            owners=owners_among(found, case.plan),
+            everything=wants_grad,
+            whole_units=isinstance(case.plan, Fsdp1Plan) and not case.plan.units[0].use_orig_params,
+        )
+    )
+    checkpoints = draw(
+        checkpoint_placements(model, width, units=units_among(found, case.plan), frozen=frozen)
+    )
+    if isinstance(data, Dense) and any(checkpoint.reentrant for checkpoint in checkpoints):
+        data = msgspec.structs.replace(data, requires_grad=True)
+    return msgspec.structs.replace(
+        case,
+        inputs=data,
+        frozen=frozen,
+        checkpoints=checkpoints,
+        program=draw(programs()),
+        optimizer=draw(optimizers()),
+        seed=between(draw, 0, LOTS - 1),
+    )
+
+
+def _appended(model: Node, node: Node) -> Node:
+    children = model.children if isinstance(model, Sequential) else (model,)
+    return Sequential(children=(*children, node))

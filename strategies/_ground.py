@@ -1,0 +1,114 @@
+"""Ground that a case enters on purpose or not at all: documented misuse, known defects.
+
+Most draws stay off it, since a case that FSDP refuses, or that breaks in a way already
+understood, tells nothing new and costs more than one that trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fsdpfuzz.spec import (
+    CaseSpec,
+    case_places,
+    common_root,
+    foreseen_rejections,
+    mixed_units,
+    split_ties,
+    units_among,
+)
+from fsdpfuzz.strategies import _steer as steer
+from fsdpfuzz.strategies._choose import Draw
+
+
+def _stay(_: Draw, case: CaseSpec) -> CaseSpec:
+    return case
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A kind of case with a way in and a way out.
+
+    ``enter`` makes a drawn case one of the kind where the model allows it; ``leave`` is
+    the nearest case that is none, and returns others as they are. ``needs`` names what
+    the model must have for that: "tie" or "scalar".
+    """
+
+    why: str
+    holds: Callable[[CaseSpec], bool]
+    enter: Callable[[Draw, CaseSpec], CaseSpec] = _stay
+    leave: Callable[[CaseSpec], CaseSpec] = lambda case: case
+    needs: str = ""
+
+
+def _refused(name: str) -> Callable[[CaseSpec], bool]:
+    return lambda case: any(rejection.name == name for rejection in foreseen_rejections(case))
+
+
+def _tie_without_common_root(case: CaseSpec) -> bool:
+    if not case.ties:
+        return False
+    units = units_among(case_places(case), case.plan)
+    return any(not common_root(units, a, b) for a, b in split_ties(case))
+
+
+def _mix(draw: Draw, case: CaseSpec) -> CaseSpec:
+    return steer.with_orig_params(steer.mix_a_unit(draw, case), False)
+
+
+def _unmix(case: CaseSpec) -> CaseSpec:
+    return steer.with_orig_params(case, True) if case.frozen and mixed_units(case) else case
+
+
+MISUSE: dict[str, Ground] = {
+    "fsdp1_mixed_requires_grad": Ground(
+        why="frozen and trainable parameters in one unit with use_orig_params=False",
+        holds=_refused("fsdp1_mixed_requires_grad"),
+        enter=_mix,
+        leave=_unmix,
+    ),
+    "fsdp1_mixed_options": Ground(
+        why="use_orig_params differs between units",
+        holds=_refused("fsdp1_mixed_options"),
+        enter=steer.mix_orig_params,
+    ),
+    "fsdp1_scalar_parameter": Ground(
+        why="a 0-dim parameter", holds=_refused("fsdp1_scalar_parameter"), needs="scalar"
+    ),
+    "fsdp2_scalar_parameter": Ground(
+        why="a 0-dim parameter", holds=_refused("fsdp2_scalar_parameter"), needs="scalar"
+    ),
+    "fsdp2_tie_across_units": Ground(
+        why="a parameter tied across two units",
+        holds=_refused("fsdp2_tie_across_units"),
+        enter=lambda draw, case: steer.split_a_tie(draw, steer.wrap_root(case)),
+        leave=steer.join_ties,
+        needs="tie",
+    ),
+}
+"""Documented rejections that are drawn on purpose, by their names in ``spec.REJECTIONS``."""
+
+GROUND: dict[str, Ground] = {
+    "fsdp1_tie_across_units": Ground(
+        why="unclear size errors, or silently untied weights",
+        holds=lambda case: bool(case.ties) and bool(split_ties(case)),
+        enter=steer.split_a_tie,
+        leave=steer.join_ties,
+        needs="tie",
+    ),
+    "fsdp2_tie_across_roots": Ground(
+        why="no common root unit that could notice it: silently untied weights",
+        holds=_tie_without_common_root,
+        leave=steer.join_ties,
+        needs="tie",
+    ),
+}
+"""Known defects, by the names that ``cases(avoid=...)`` takes; the API comes first."""
+
+
+def known_ground(case: CaseSpec) -> tuple[str, ...]:
+    """Names of the known defects in `GROUND` on whose ground ``case`` stands."""
+    return tuple(
+        name for name, ground in GROUND.items() if name.startswith(case.api) and ground.holds(case)
+    )
