@@ -113,9 +113,8 @@ def open_session(options: Options) -> Session:
             deadline_ceiling=options.deadline,
             deadline_floor=min(profile.deadline_floor, options.deadline),
         )
-    fixed = options.world_size is not None
     sizes = profile.world_sizes if options.world_size is None else (options.world_size,)
-    machine = resolve_machine(options.backend, sizes, fixed=fixed)
+    machine = resolve_machine(options.backend, sizes)
     set_scope(Scope(world_sizes=machine.world_sizes))
     return Session(
         SessionSettings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from fsdpfuzz.errors import UsageError
@@ -19,11 +20,15 @@ def chosen(value: str, choices: tuple[str, ...], origin: str) -> str:
     return value
 
 
-def in_range(value: int, low: int, high: int, origin: str) -> int:
-    """The value, if it lies within the bounds, both included."""
-    if not low <= value <= high:
-        raise UsageError(f"{origin}: {value} is not between {low} and {high}")
-    return value
+def whole(origin: str, low: int, high: int) -> Callable[[str], int]:
+    """A parser of whole numbers within the bounds, both included."""
+
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+            raise UsageError(f"{origin}: {text!r} is not a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
 
 
 def apis_of(value: str) -> tuple[Api, ...]:

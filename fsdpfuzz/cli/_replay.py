@@ -23,7 +23,7 @@ def add(app: typer.Typer) -> None:
 
 def replay_command(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Saved cases, or folders of them.")
+        list[Path], typer.Argument(metavar="PATH", help="Saved cases, or folders of them.")
     ],
     backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
     output: Annotated[
@@ -46,7 +46,7 @@ def replay_command(
     entries = read_all(paths)
     usable_folder(output, "--output")
     largest = max(entry.case.world_size for _, entry in entries)
-    machine = resolve_machine(backend, (largest,), fixed=True)
+    machine = resolve_machine(backend, (largest,))
     settings = SessionSettings(
         backend=machine.backend, output=output, known=known_path, plant=plant, torch=machine.torch
     )

@@ -12,11 +12,12 @@ from fsdpfuzz.cli._options import (
     MAX_RANKS,
     apis_of,
     chosen,
-    in_range,
     known_file,
     usable_folder,
+    whole,
     writable_parent,
 )
+from fsdpfuzz.errors import UsageError
 from fsdpfuzz.loop import (
     OUTPUT,
     Event,
@@ -38,19 +39,34 @@ def add(app: typer.Typer) -> None:
 
 def run_command(
     properties: Annotated[
-        list[str] | None, typer.Argument(metavar="[PROPERTY]...", help="Which to run; default all.")
+        list[str] | None, typer.Argument(metavar="PROPERTY", help="Which to run; default all.")
     ] = None,
     profile: Annotated[
         str, typer.Option(metavar="P", help="smoke, dev, ci, nightly or soak.")
     ] = "dev",
     max_examples: Annotated[
-        int | None, typer.Option(metavar="N", help="Cases to generate; default from the profile.")
+        int | None,
+        typer.Option(
+            parser=whole("--max-examples", 1, MAX_EXAMPLES),
+            metavar="N",
+            help="Cases to generate; default from the profile.",
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Seed of the drawing; default random.")
+        int | None,
+        typer.Option(
+            parser=whole("--seed", 0, MAX_SEED),
+            metavar="N",
+            help="Seed of the drawing; default random.",
+        ),
     ] = None,
     world_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Ranks; default from the profile.")
+        int | None,
+        typer.Option(
+            parser=whole("--world-size", 1, MAX_RANKS),
+            metavar="N",
+            help="Ranks; default from the profile.",
+        ),
     ] = None,
     backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
     api: Annotated[str, typer.Option(metavar="A", help="fsdp1, fsdp2 or both.")] = "both",
@@ -107,20 +123,14 @@ def settings_from(
 
     chosen_profile = profile_named(profile)
     names = tuple(item.name for item in properties_named(properties))
-    if max_examples is not None:
-        in_range(max_examples, 1, MAX_EXAMPLES, "--max-examples")
-    if seed is not None:
-        in_range(seed, 0, MAX_SEED, "--seed")
-    if world_size is not None:
-        in_range(world_size, 1, MAX_RANKS, "--world-size")
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
     apis = apis_of(api)
     if plant is not None and plant.count(":") != 1:
-        raise typer.BadParameter(f"--plant: {plant!r} is not MODULE:FUNCTION")
+        raise UsageError(f"--plant: {plant!r} is not MODULE:FUNCTION")
     known_path = known_file(known)
     usable_folder(output, "--output")
     world_sizes = chosen_profile.world_sizes if world_size is None else (world_size,)
-    machine = resolve_machine(backend, world_sizes, fixed=world_size is not None)
+    machine = resolve_machine(backend, world_sizes)
     if seed is None:
         seed = 0 if chosen_profile.derandomize else secrets.randbelow(2**32)
     return RunSettings(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from fsdpfuzz.errors import MachineError
 from fsdpfuzz.loop._settings import Backend
 
 
@@ -41,27 +40,16 @@ def guess_backend(choice: str) -> Backend:
     return "nccl" if visible_gpus() >= 2 else "gloo"
 
 
-def resolve_machine(choice: str, world_sizes: tuple[int, ...], *, fixed: bool) -> Resolved:
+def resolve_machine(choice: str, world_sizes: tuple[int, ...]) -> Resolved:
     """What to run on, or :class:`MachineError` with what is missing.
 
-    ``choice`` is ``auto``, ``gloo`` or ``nccl``. NCCL has one rank per GPU: world sizes that
-    need more are left out, unless ``fixed`` says that they were asked for.
+    ``choice`` is ``auto``, ``gloo`` or ``nccl``. NCCL has one rank per GPU: of several world
+    sizes those that need more are left out.
     """
     from fsdpfuzz.ranks import choose_backend, probe_machine
 
     machine = probe_machine()
-    backend: Backend = choose_backend(machine, choice)
-    sizes = world_sizes
+    backend = choose_backend(machine, choice, min(world_sizes))
     if backend == "nccl":
-        sizes = tuple(size for size in world_sizes if size <= machine.gpus)
-        if fixed and sizes != world_sizes:
-            raise MachineError(
-                f"{max(world_sizes)} ranks on nccl need as many GPUs, but there are "
-                f"{machine.gpus}; use --backend gloo or a smaller --world-size"
-            )
-    if not sizes:
-        raise MachineError(
-            f"nccl needs at least {min(world_sizes)} GPUs, but there are {machine.gpus}; "
-            "use --backend gloo"
-        )
-    return Resolved(backend=backend, world_sizes=sizes, torch=machine.torch)
+        world_sizes = tuple(size for size in world_sizes if size <= machine.gpus)
+    return Resolved(backend=backend, world_sizes=world_sizes, torch=machine.torch)

@@ -93,7 +93,6 @@ def real_ports(settings: SessionSettings) -> Ports:
     from fsdpfuzz.ranks import Deadlines, Pool
 
     profile = settings.profile
-    workdir = settings.output / "ranks"
 
     def make_pool(world_size: int) -> PoolLike:
         return Pool(
@@ -101,7 +100,6 @@ def real_ports(settings: SessionSettings) -> Ports:
             settings.backend,
             deadlines=Deadlines(floor=profile.deadline_floor, ceiling=profile.deadline_ceiling),
             plant=settings.plant,
-            workdir=workdir,
         )
 
     return Ports(

@@ -45,7 +45,9 @@ class RunSettings:
     """One `fsdpfuzz run`.
 
     ``database`` is Hypothesis's example database: any `ExampleDatabase`, ``"directory"``
-    for a folder inside the output folder, or None for none.
+    for a folder inside the output folder, or None for none. ``round_examples`` is how many
+    cases are drawn before their findings are shrunk; in long rounds Hypothesis mutates what
+    it drew, and half of the mutants are the same case again.
     """
 
     session: SessionSettings
@@ -54,7 +56,7 @@ class RunSettings:
     world_sizes: tuple[int, ...] = (2,)
     apis: tuple[Api, ...] = APIS
     database: ExampleDatabase | Literal["directory"] | None = "directory"
-    round_examples: int = 200
+    round_examples: int = 8
 
 
 def default_known() -> Path | None:
