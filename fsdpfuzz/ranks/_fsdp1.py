@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from fsdpfuzz.ranks._env import RankEnv
 from torch import nn
 from torch.distributed.fsdp import (
     BackwardPrefetch,
@@ -21,6 +20,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.ranks._activation import place
 from fsdpfuzz.ranks._build import NODE_CLASSES
+from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean, replace
 from fsdpfuzz.ranks._shard import Piece, dtype_of, whole
 from fsdpfuzz.spec import Checkpoint, Fsdp1Plan, Fsdp1Unit, Precision

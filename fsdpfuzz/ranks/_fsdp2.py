@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from fsdpfuzz.ranks._env import RankEnv
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
@@ -19,6 +18,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, Shard
 
 from fsdpfuzz.ranks._activation import place
+from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._shard import Piece, dtype_of, whole
 from fsdpfuzz.spec import Checkpoint, Fsdp2Plan, Fsdp2Unit

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
-from fsdpfuzz.ranks._env import RankEnv
 from torch import Tensor, nn
 
 from fsdpfuzz.ranks._data import draw_inputs, loss_of
+from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._modules import Switch, call
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.spec import (

@@ -14,18 +14,19 @@ averages gradients by itself, with one all-reduce after each synchronised backwa
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
 import torch.distributed as dist
-from fsdpfuzz.ranks._env import RankEnv
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.ranks._activation import place
 from fsdpfuzz.ranks._build import build
+from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._program import make_optimizer
 from fsdpfuzz.ranks._trace import Values
@@ -175,6 +176,14 @@ def _ddp(case: CaseSpec, model: nn.Module, env: RankEnv) -> nn.Module:
     return DistributedDataParallel(
         model,
         device_ids=[env.device] if env.device.type == "cuda" else None,
-        broadcast_buffers=False,
         find_unused_parameters=unused,
+        **_NO_BUFFER_SYNC,
     )
+
+
+_NO_BUFFER_SYNC = {
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else "broadcast_buffers": False
+}
+"""FSDP never synchronises buffers; DDP's option for the same has a new name since torch 2.13."""

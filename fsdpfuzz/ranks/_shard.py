@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from fsdpfuzz.ranks._env import RankEnv
 from torch import Tensor, nn
 
+from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.spec import Checkpoint, Fsdp1Plan, Plan
 
 

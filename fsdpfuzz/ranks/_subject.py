@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from fsdpfuzz.ranks._env import RankEnv
 from torch import Tensor
 
 from fsdpfuzz.observations import Comparison, Subject, UnitState
 from fsdpfuzz.ranks._build import build
 from fsdpfuzz.ranks._compare import Batch, Yardstick, floor_of, yardsticks
+from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._probe import Counters
 from fsdpfuzz.ranks._program import Pass, make_optimizer

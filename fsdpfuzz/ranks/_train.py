@@ -6,12 +6,12 @@ import time
 
 import msgspec
 import torch
-from fsdpfuzz.ranks._env import RankEnv
 from torch import Tensor
 from torch._C._distributed_c10d import DebugLevel, set_debug_level
 
 from fsdpfuzz.observations import Comparison, RankReport, Subject
 from fsdpfuzz.ranks._compare import Batch, Yardstick
+from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._probe import Counters, probes
 from fsdpfuzz.ranks._program import run_program
