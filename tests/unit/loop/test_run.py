@@ -182,6 +182,8 @@ def test_a_flaky_finding_ends_nothing_and_is_not_shrunk(bench: Bench) -> None:
     assert found.rate == Rate(failed=3, runs=10)
     assert found.message == "big is off (failed 3 of 10)"
     assert not found.shrunk
+    assert not any(isinstance(event, Shrinking) for event in bench.events)
+    assert [event for event in bench.events if isinstance(event, FindingDone)]
 
 
 def test_a_minimal_case_that_turns_out_flaky_says_so(bench: Bench) -> None:
