@@ -127,6 +127,8 @@ class Summary:
     strict: bool = False
     interrupted: int | None = None
     """The signal that ended the run early."""
+    failure: str | None = None
+    """Why the ranks could not go on, if they could not."""
 
     @property
     def failing(self) -> tuple[Found, ...]:
@@ -140,9 +142,11 @@ class Summary:
 
     @property
     def exit_code(self) -> int:
-        """0 no new finding, 1 findings, 130 or 143 when a signal ended the run."""
+        """0 no new finding, 1 findings, 3 no ranks, 130 or 143 when a signal ended the run."""
         if self.interrupted is not None:
             return 128 + self.interrupted
+        if self.failure is not None:
+            return 3
         return 1 if self.failing else 0
 
 

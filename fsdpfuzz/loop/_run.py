@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
+from fsdpfuzz.errors import PoolError
 from fsdpfuzz.loop._events import Notice, RunFinished, RunStarted, Summary
 from fsdpfuzz.loop._ledger import Emit, Ledger, Repro
 from fsdpfuzz.loop._properties import Property, properties_named
@@ -28,7 +29,7 @@ def run(
     """Runs the properties and tells ``emit`` of everything that happens, in order.
 
     `KeyboardInterrupt`, and `Stopped` for other signals, ends the run early with a summary
-    of what was done. ``repro`` makes the standalone script of a case's file. A session given
+    of what was done, and so do ranks that cannot be started again. ``repro`` makes the standalone script of a case's file. A session given
     by the caller stays open. The digests of the generated cases are written to
     ``digests.txt`` in the output folder, one a line, in order.
     """
@@ -44,12 +45,16 @@ def _run(settings: RunSettings, emit: Emit, session: Session, repro: Repro | Non
     started = _started(settings, properties)
     emit(started)
     interrupted: int | None = None
+    failure: str | None = None
     try:
         _search(settings, ledger, properties)
         ledger.finish_rest()
     except KeyboardInterrupt as stop:
         interrupted = stop.number if isinstance(stop, Stopped) else int(signal.SIGINT)
         emit(Notice(text=f"ended early by {signal.Signals(interrupted).name}"))
+    except PoolError as error:
+        failure = str(error)
+        emit(Notice(text=f"ended early: {failure}"))
     summary = Summary(
         started=replace(started, torch=session.torch),
         counts=ledger.counts,
@@ -58,6 +63,7 @@ def _run(settings: RunSettings, emit: Emit, session: Session, repro: Repro | Non
         findings=ledger.found,
         strict=settings.session.strict,
         interrupted=interrupted,
+        failure=failure,
     )
     emit(RunFinished(summary=summary))
     return summary

@@ -205,14 +205,15 @@ def test_shrinking_stops_at_its_limit(bench: Bench) -> None:
     assert summary.findings[0].shrunk
 
 
-def test_an_error_of_ours_ends_the_run_and_is_not_shrunk(bench: Bench) -> None:
+def test_ranks_that_do_not_start_end_the_run_with_a_summary(bench: Bench) -> None:
     def fail(case: CaseSpec) -> None:
         if is_big(case):
             raise PoolError("ranks do not start")
 
     bench.before = fail
-    with pytest.raises(PoolError, match="do not start"):
-        started(bench, 60)
+    summary = started(bench, 60)
+    assert (summary.failure, summary.exit_code) == ("ranks do not start", 3)
+    assert 0 < summary.counts.examples < 60
     assert bench.archive.begun[-1] == bench.archive.open
     assert bench.archive.begun.count(bench.archive.open) == 1
 
