@@ -61,14 +61,11 @@ def replay_command(
 
 def read_all(paths: list[Path]) -> list[tuple[Path, Entry]]:
     """The cases of all files and folders; every bad file is named before the error."""
-    from fsdpfuzz.corpus import find_files, read_entry
+    from fsdpfuzz.corpus import find_entries, read_entry
 
     entries: list[tuple[Path, Entry]] = []
     bad = 0
-    for path in paths:
-        if not path.exists():
-            raise UsageError(f"PATH: there is no file or folder {str(path)!r}")
-    for path in find_files(paths):
+    for path in find_entries(paths):
         try:
             entries.append((path, read_entry(path)))
         except CaseError as error:

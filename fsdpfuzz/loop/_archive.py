@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fsdpfuzz.corpus import Entry, Known, Store
+from fsdpfuzz.corpus import Entry, Known, KnownFinding, Ledger, Store
 from fsdpfuzz.corpus import Found as Provenance
-from fsdpfuzz.loop._ports import KnownLike, Sighting
+from fsdpfuzz.loop._ports import Sighting
 from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.verdict import Finding
 
 
 class FileArchive:
@@ -38,6 +39,7 @@ class FileArchive:
             message=finding.message,
             property=sighting.property_name,
             shrink_steps=sighting.shrink_steps,
+            rate=sighting.rate,
         )
         return self._store.keep(Entry(case=sighting.case, found=provenance))
 
@@ -46,6 +48,22 @@ class FileArchive:
         return [entry.case for entry in self._store.pending()]
 
 
-def load_known(path: Path | None) -> KnownLike:
-    """The known findings of a file, or none."""
-    return Known.load(path) if path is not None else Known()
+class FileKnown:
+    """The known findings of a file, and which of them this session met."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._known = Known.load(path) if path is not None else Known()
+        self._met = Ledger(self._known)
+
+    def match(
+        self, case: CaseSpec, finding: Finding, *, torch: str, backend: str
+    ) -> KnownFinding | None:
+        """The entry that explains the finding in this case."""
+        entry = self._known.match(case, finding, torch=torch, backend=backend)
+        if entry is not None:
+            self._met.count(entry.id)
+        return entry
+
+    def silent(self, *, torch: str, backend: str) -> tuple[str, ...]:
+        """The entries that should show here and were not met."""
+        return self._met.silent(torch=torch, backend=backend)

@@ -75,6 +75,9 @@ class KnownLike(Protocol):
     ) -> KnownMatch | None:
         """The entry that explains the finding in this case."""
 
+    def silent(self, *, torch: str, backend: str) -> tuple[str, ...]:
+        """The entries that should show here and that `match` never gave."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
@@ -89,7 +92,7 @@ class Ports:
 def real_ports(settings: SessionSettings) -> Ports:
     """The ports of a real session: ranks on this machine, files in the output folder."""
     from fsdpfuzz.invariants import judge
-    from fsdpfuzz.loop._archive import FileArchive, load_known
+    from fsdpfuzz.loop._archive import FileArchive, FileKnown
     from fsdpfuzz.ranks import Deadlines, Pool
 
     profile = settings.profile
@@ -106,5 +109,5 @@ def real_ports(settings: SessionSettings) -> Ports:
         make_pool=make_pool,
         judge=judge,
         archive=FileArchive(settings.output),
-        known=load_known(settings.known),
+        known=FileKnown(settings.known),
     )

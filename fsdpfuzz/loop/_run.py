@@ -13,6 +13,8 @@ from fsdpfuzz.loop._session import Session
 from fsdpfuzz.loop._settings import RunSettings
 
 DIGESTS = "digests.txt"
+LONG_RUN = 1_000
+"""Examples after which a known finding that was not met is worth a word."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -29,9 +31,10 @@ def run(
     """Runs the properties and tells ``emit`` of everything that happens, in order.
 
     `KeyboardInterrupt`, and `Stopped` for other signals, ends the run early with a summary
-    of what was done, and so do ranks that cannot be started again. ``repro`` makes the standalone script of a case's file. A session given
-    by the caller stays open. The digests of the generated cases are written to
-    ``digests.txt`` in the output folder, one a line, in order.
+    of what was done, and so do ranks that cannot be started again. ``repro`` makes the
+    standalone script of a case's file. A session given by the caller stays open. The digests
+    of the generated cases are written to ``digests.txt`` in the output folder, one a line,
+    in order.
     """
     if session is not None:
         return _run(settings, emit, session, repro)
@@ -49,6 +52,9 @@ def _run(settings: RunSettings, emit: Emit, session: Session, repro: Repro | Non
     try:
         _search(settings, ledger, properties)
         ledger.finish_rest()
+        if ledger.counts.examples >= LONG_RUN:
+            for entry in session.silent_known():
+                emit(Notice(text=f"known finding {entry} did not show; does it still exist?"))
     except KeyboardInterrupt as stop:
         interrupted = stop.number if isinstance(stop, Stopped) else int(signal.SIGINT)
         emit(Notice(text=f"ended early by {signal.Signals(interrupted).name}"))

@@ -160,6 +160,10 @@ class Session:
         """The cases at which earlier runs were killed."""
         return self._ports.archive.pending()
 
+    def silent_known(self) -> tuple[str, ...]:
+        """The known findings that should show on this machine and did not in this session."""
+        return self._ports.known.silent(torch=self._torch, backend=self.settings.backend)
+
     def close(self) -> None:
         """Ends all ranks. The session may go on; pools start again when needed."""
         pools, self._pools = self._pools, {}

@@ -134,6 +134,9 @@ class FakeKnown:
         name = self.when(case, finding)
         return None if name is None else Entry(name)
 
+    def silent(self, *, torch: str, backend: str) -> tuple[str, ...]:
+        return ("K-silent",)
+
 
 @dataclass
 class Bench:

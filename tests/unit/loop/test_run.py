@@ -322,3 +322,15 @@ def test_findings_with_one_key_count_once(bench: Bench) -> None:
     )
     summary = started(bench, 30)
     assert len(summary.findings) == 1
+
+
+def test_a_long_run_names_known_findings_that_did_not_show(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fsdpfuzz.loop._run.LONG_RUN", 30)
+    started(bench, 29)
+    assert not [event for event in bench.events if isinstance(event, Notice)]
+    started(bench, 30)
+    assert [e.text for e in bench.events if isinstance(e, Notice)] == [
+        "known finding K-silent did not show; does it still exist?"
+    ]
