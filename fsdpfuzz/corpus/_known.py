@@ -1,0 +1,180 @@
+"""Findings that are understood: ``known.json``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from fsdpfuzz.errors import CaseError
+from fsdpfuzz.spec import CaseSpec, as_document, decode, features, read_bounded
+from fsdpfuzz.verdict import Finding
+
+_MAX_BYTES = 8 << 20
+
+
+class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One finding with its reason.
+
+    It explains a finding only if the key is the same, every feature in ``when`` has one of
+    the values given, ``message`` is found in the message, and torch version and backend
+    fit. A broad entry would hide other defects, so ``when`` must name a feature.
+    """
+
+    id: Annotated[str, Meta(pattern=r"^[a-z0-9-]{3,80}$")]
+    key: Annotated[str, Meta(min_length=3, max_length=500)]
+    when: Annotated[dict[str, tuple[str, ...]], Meta(min_length=1)]
+    message: Annotated[str, Meta(max_length=1000)]
+    """A regular expression."""
+    torch: Annotated[str, Meta(max_length=100)]
+    """Versions, as PEP 440 writes them: ``>=2.7,<2.14``."""
+    backends: Annotated[tuple[str, ...], Meta(min_length=1)]
+    reason: Annotated[str, Meta(min_length=20, max_length=4000)]
+    link: Annotated[str, Meta(max_length=500)] = ""
+    date: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    case: msgspec.Raw
+    """The smallest case that shows it, as a case document."""
+
+    def matches(self, case: CaseSpec, finding: Finding, *, torch: str, backend: str) -> bool:
+        """Whether it explains ``finding`` in ``case``."""
+        return (
+            finding.key == self.key
+            and backend in self.backends
+            and _fits(torch, self.torch)
+            and re.search(self.message, finding.message) is not None
+            and _has_features(case, self.when)
+        )
+
+    def minimal(self) -> CaseSpec:
+        """The smallest case that shows it."""
+        return decode(bytes(self.case), source=f"known finding {self.id}")
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema: Annotated[int, Meta(ge=1, le=1)]
+    known: tuple[KnownFinding, ...]
+
+
+class Known:
+    """The entries of a known file, in its order."""
+
+    def __init__(self, entries: tuple[KnownFinding, ...] = ()) -> None:
+        self.entries = entries
+
+    @classmethod
+    def load(cls, path: Path) -> Known:
+        """Reads and checks a file; :class:`CaseError` naming file and path."""
+        source = os.fspath(path)
+        data = read_bounded(path, _MAX_BYTES)
+        try:
+            entries = msgspec.json.decode(data, type=_File).known
+        except msgspec.ValidationError as error:
+            reason, _, at = str(error).partition(" - at `")
+            raise CaseError(reason, path=at.rstrip("`") or "$", source=source) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise CaseError(f"not valid JSON: {error}", source=source) from None
+        seen: set[str] = set()
+        for i, entry in enumerate(entries):
+            _check(entry, f"$.known[{i}]", source)
+            if entry.id in seen:
+                raise CaseError(
+                    f"id {entry.id!r} stands here twice", path=f"$.known[{i}].id", source=source
+                )
+            seen.add(entry.id)
+        return cls(entries)
+
+    def match(
+        self, case: CaseSpec, finding: Finding, *, torch: str, backend: str
+    ) -> KnownFinding | None:
+        """The first entry that explains ``finding``, or None."""
+        return next(
+            (e for e in self.entries if e.matches(case, finding, torch=torch, backend=backend)),
+            None,
+        )
+
+
+class Ledger:
+    """Counts which entries explained something."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._counts: Counter[str] = Counter()
+
+    def count(self, entry_id: str) -> None:
+        """An entry explained a finding."""
+        self._counts[entry_id] += 1
+
+    def silent(self, *, torch: str, backend: str) -> tuple[str, ...]:
+        """Entries that should show on this torch and backend and explained nothing."""
+        return tuple(
+            entry.id
+            for entry in self._known.entries
+            if not self._counts[entry.id]
+            and backend in entry.backends
+            and _fits(torch, entry.torch)
+        )
+
+
+def known_document(entries: tuple[KnownFinding, ...]) -> bytes:
+    """The text of a known file."""
+    rows = []
+    for entry in entries:
+        row = msgspec.to_builtins(msgspec.structs.replace(entry, case=msgspec.Raw(b"null")))
+        row["case"] = as_document(entry.minimal())
+        rows.append(row)
+    text = msgspec.json.encode({"schema": 1, "known": rows})
+    return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def _check(entry: KnownFinding, at: str, source: str) -> None:
+    try:
+        re.compile(entry.message)
+    except re.error as error:
+        raise CaseError(
+            f"{entry.message!r} is no regular expression: {error}",
+            path=f"{at}.message",
+            source=source,
+        ) from None
+    try:
+        SpecifierSet(entry.torch)
+    except InvalidSpecifier:
+        raise CaseError(
+            f"{entry.torch!r} names no versions; write for example '>=2.7,<2.14'",
+            path=f"{at}.torch",
+            source=source,
+        ) from None
+    try:
+        case = entry.minimal()
+    except CaseError as error:
+        inside = f"{at}.case{error.path.removeprefix('$')}"
+        raise CaseError(error.reason, path=inside, source=source) from None
+    known = features(case)
+    for name in entry.when:
+        if name not in known:
+            raise CaseError(
+                f"there is no feature {name!r}; there are {', '.join(sorted(known))}",
+                path=f"{at}.when",
+                source=source,
+            )
+    if not _has_features(case, entry.when):
+        raise CaseError("the entry's own case does not fit it", path=f"{at}.when", source=source)
+
+
+def _has_features(case: CaseSpec, when: dict[str, tuple[str, ...]]) -> bool:
+    own = features(case)
+    return all(own.get(name) in values for name, values in when.items())
+
+
+def _fits(version: str, specifier: str) -> bool:
+    try:
+        release = Version(Version(version).public)
+    except InvalidVersion:
+        return False
+    return SpecifierSet(specifier, prereleases=True).contains(release)
