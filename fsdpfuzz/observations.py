@@ -12,7 +12,9 @@ from typing import Literal
 
 import msgspec
 
-Quantity = Literal["loss", "output", "grad", "param", "buffer", "state_dict", "input_grad"]
+Quantity = Literal[
+    "loss", "output", "grad", "param", "buffer", "state_dict", "reloaded", "input_grad"
+]
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 16_000
@@ -98,6 +100,9 @@ class Subject(Record, frozen=True, kw_only=True):
     grad_bytes: int = 0
     state_keys_missing: tuple[str, ...] = ()
     state_keys_unexpected: tuple[str, ...] = ()
+    state_misshapen: tuple[str, ...] = ()
+    """Entries of a state dict whose shape or dtype is not the plain model's."""
+    states_taken: int = 0
     tracker_peak: int = 0
     """Bytes, by ``FSDPMemTracker``; 0 when not asked for."""
     device_peak: int = 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 from fsdpfuzz.invariants._agreement import AGREEMENT, is_rejection
 from fsdpfuzz.invariants._base import Invariant, broken, tolerance
 from fsdpfuzz.invariants._parity import PARITY
+from fsdpfuzz.invariants._state_dict import STATE_DICT
 from fsdpfuzz.invariants._structure import STRUCTURE
-from fsdpfuzz.observations import Observation
+from fsdpfuzz.observations import Observation, RankReport
 from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding, Verdict
 
-REGISTRY: tuple[Invariant, ...] = (*AGREEMENT, *PARITY, *STRUCTURE)
+REGISTRY: tuple[Invariant, ...] = (*AGREEMENT, *PARITY, *STRUCTURE, *STATE_DICT)
 """In order of blame: what stands first explains what comes later."""
 
 __all__ = ["REGISTRY", "Invariant", "broken", "judge", "tolerance"]
@@ -29,12 +30,17 @@ def judge(case: CaseSpec, observation: Observation) -> Verdict:
         first = observation.raised()[0][1]
         return Verdict(status="rejected", reason=f"{first.type}: {first.message[:300]}")
     reports = [report for report in observation.reports if report is not None]
-    if not any(report.live for report in reports):
+    if not any(report.live or _says_more(report) for report in reports):
         return Verdict(status="vacuous", reason="no trainable parameter gets a gradient")
     return Verdict(status="passed")
 
 
-_CHAIN = ("output_parity", "loss_parity", "grad_parity", "param_parity")
+def _says_more(report: RankReport) -> bool:
+    """Whether something was held to a rule that needs no gradient: state or memory."""
+    return any(subject.states_taken or subject.tracker_peak for subject in report.subjects)
+
+
+_CHAIN = ("output_parity", "loss_parity", "grad_parity", "param_parity", "state_dict_values")
 
 
 def _causes(findings: list[Finding]) -> list[Finding]:

@@ -172,15 +172,25 @@ def _forward(
     torch.manual_seed(case.seed + index)
     if not op.grad:
         with torch.no_grad():
-            output = call(trainee.model, inputs)
+            output = call(module_at(trainee.model, op.target), inputs)
             return Pass(i, index, inputs, output, loss_of(case, output))
     if not pending.passes:
         pending.sync = op.sync
         pending.stack.enter_context(trainee.synchronised(op.sync))
-    output = call(trainee.model, inputs)
+    output = call(module_at(trainee.model, op.target), inputs)
     done = Pass(i, index, inputs, output, loss_of(case, output))
     pending.passes.append(done)
     return done
+
+
+def module_at(model: nn.Module, path: str) -> nn.Module:
+    """The module at an FQN, with whatever wrappers it has; the root for an empty one."""
+    if not path:
+        return model
+    found: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        found.setdefault(clean(name), module)
+    return found[path]
 
 
 def _step(trainee: Trainee) -> None:

@@ -152,6 +152,7 @@ def needs_averaging(case: CaseSpec, model: nn.Module) -> bool:
         not any(parameter.requires_grad for parameter in model.parameters())
         or any(c.reentrant or not c.path for c in case.checkpoints if c.kind != "offload")
         or any(isinstance(op, RequiresGrad | Flip) for op in case.program)
+        or any(isinstance(op, Forward) and op.target for op in case.program)
         or any(place_.kind == "switch" for place_ in case_places(case))
         or _repeated_forwards(case)
     )

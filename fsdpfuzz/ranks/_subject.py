@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._probe import Counters
 from fsdpfuzz.ranks._program import Pass, make_optimizer
 from fsdpfuzz.ranks._shard import Piece, dtype_of, shard
+from fsdpfuzz.ranks._state import Taken, compare, layout_of, take
 from fsdpfuzz.ranks._trace import Trace, Values, synchronised_forwards
 from fsdpfuzz.spec import Backward, CaseSpec, Forward, Op, Plan, RequiresGrad, StateDict, Step
 
@@ -30,7 +31,10 @@ class FsdpTrainee:
     def __init__(self, case: CaseSpec, env: RankEnv, name: str) -> None:
         self.name = name
         self._alias = {tie.target: tie.source for tie in case.ties}
+        self._case, self._env = case, env
         model = build(case).to(env.device)
+        self.layout = layout_of(model)
+        self.taken: list[Taken] = []
         named = list(model.named_parameters())
         self.parameter_names = tuple(self.canonical(fqn) for fqn, _ in named)
         self.initial = {
@@ -70,7 +74,8 @@ class FsdpTrainee:
 
     def state_dict(self, op: int, request: StateDict) -> None:
         """See `_state`."""
-        raise NotImplementedError
+        taken = take(self._case, self.sharded, self.layout, op, request, self._env)
+        self.taken.append(taken)
 
     def _trained(self, held_out: set[str]) -> list[torch.nn.Parameter]:
         kept = {id(p.parameter) for p in self.pieces if self.canonical(p.fqn) not in held_out}
@@ -85,6 +90,12 @@ class Reference:
     single: Trace
     _floors: dict[tuple[str, int], float] = field(default_factory=dict)
     _sticks: dict[tuple[str, int], dict[str, Yardstick]] = field(default_factory=dict)
+
+    def value(self, fqn: str, op: int, *, exact: bool) -> Tensor | None:
+        """A parameter or buffer at a state dict: in float32 if it must be equal, else float64."""
+        trace = self.single if exact else self.wide
+        value = trace.params[op].get(fqn)
+        return trace.states[op].get(fqn) if value is None else value
 
     def floor(self, quantity: str, op: int) -> float:
         """The largest gradient, or parameter, at ``op``."""
@@ -161,6 +172,8 @@ class Comparer:
                 self._after_backward(op, finished)
             elif isinstance(request, Step):
                 self._compare(op, "param")
+            elif isinstance(request, StateDict):
+                self._compare_state(op)
 
     def _after_backward(self, op: int, finished: list[Pass]) -> None:
         self.reshards.append(self._counters.resharded)
@@ -192,6 +205,23 @@ class Comparer:
             expected = None if full is None else piece.of(full)
             batch.add(fqn, seen, expected)
         self.comparisons.extend(batch.finish())
+
+    def _compare_state(self, op: int) -> None:
+        trainee = self._trainee
+        taken = trainee.taken[-1]
+        self.comparisons.extend(
+            compare(
+                self._case,
+                taken,
+                trainee.layout,
+                op,
+                self._reference,
+                trainee.canonical,
+                self._eps,
+            )
+        )
+        self.comparisons.extend(taken.reloaded)
+        trainee.taken[-1] = replace(taken, values=None)
 
     def _compare_input_grad(self, op: int, item: Pass) -> None:
         right = self._reference.wide.input_grads.get(item.index)
@@ -262,6 +292,10 @@ def summarise(
         saved_on_cpu=tuple(comparer.saved),
         shard_bytes=sum(_local_bytes(p) for p in held),
         grad_bytes=sum(_local_bytes(p.grad) for p in held if p.grad is not None),
+        state_keys_missing=tuple(key for taken in trainee.taken for key in taken.missing),
+        state_keys_unexpected=tuple(key for taken in trainee.taken for key in taken.unexpected),
+        state_misshapen=tuple(text for taken in trainee.taken for text in taken.misshapen),
+        states_taken=len(trainee.taken),
     )
 
 

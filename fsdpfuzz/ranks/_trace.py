@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fsdpfuzz.ranks._program import Pass
-from fsdpfuzz.spec import Backward, CaseSpec, Op, Step
+from fsdpfuzz.spec import Backward, CaseSpec, Op, StateDict, Step
 
 Values = Mapping[str, Tensor | None]
 
@@ -23,6 +23,8 @@ class Trace:
     input_grads: dict[int, Tensor | None] = field(default_factory=dict)
     grads: dict[int, Values] = field(default_factory=dict)
     params: dict[int, Values] = field(default_factory=dict)
+    states: dict[int, Values] = field(default_factory=dict)
+    """Buffers at each state dict; its parameters are in ``params``."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -56,6 +58,13 @@ class Recorder:
             self.trace.params[op] = {
                 name: value.clone() for name, value in self._trainee.values().items()
             }
+        elif isinstance(request, StateDict):
+            self.trace.params[op] = {
+                name: value.clone() for name, value in self._trainee.values().items()
+            }
+            self.trace.states[op] = {
+                name: value.detach().clone() for name, value in self._trainee.buffers().items()
+            }
 
 
 class Whole(Protocol):
@@ -66,6 +75,9 @@ class Whole(Protocol):
 
     def values(self) -> dict[str, Tensor]:
         """Parameters by FQN."""
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Buffers by FQN."""
 
 
 def synchronised_forwards(case: CaseSpec) -> frozenset[int]:

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.spec._case import CaseSpec
 from fsdpfuzz.spec._model import Repeat, Switch
-from fsdpfuzz.spec._plan import Checkpoint, Fsdp1Plan, Fsdp1Unit, Fsdp2Unit, Plan
+from fsdpfuzz.spec._plan import Checkpoint, Fsdp1Plan, Fsdp1Unit, Fsdp2Plan, Fsdp2Unit, Plan
 from fsdpfuzz.spec._program import (
     Backward,
     Flip,
     Forward,
     RequiresGrad,
+    StateDict,
     Step,
+    ZeroGrad,
 )
 from fsdpfuzz.spec._tree import MAX_NODES, Place, case_places, join, rows_after
 from fsdpfuzz.spec._units import owners_among
@@ -34,6 +36,7 @@ def check(case: CaseSpec) -> None:
     _check_second_calls(found, case.plan, "$.plan")
     _check_checkpoints(case.checkpoints, modules, "$.checkpoints")
     _check_program(case, found, shapes)
+    _check_probes(case)
     for i, twin in enumerate(case.twins):
         at = f"$.twins[{i}]"
         _check_names(twin.held_out, shapes, f"{at}.held_out", "parameter")
@@ -123,10 +126,20 @@ def _check_program(
     case: CaseSpec, found: Sequence[Place], shapes: dict[str, tuple[int, ...]]
 ) -> None:
     switches = {place.path for place in found if isinstance(place.node, Switch)}
+    widths = {place.path: place.width_in for place in found}
     pending: list[bool] = []
     for i, op in enumerate(case.program):
         at = f"$.program[{i}]"
+        if isinstance(op, Forward) and op.target:
+            _check_names((op.target,), widths, f"{at}.target", "module")
+            if widths[op.target] != widths[""]:
+                raise CaseError(
+                    f"{op.target!r} takes width {widths[op.target]}, the inputs have {widths['']}",
+                    path=f"{at}.target",
+                )
         match op:
+            case StateDict():
+                _check_state_dict(case, op, at)
             case Forward(grad=True):
                 pending.append(op.sync)
                 if len(set(pending)) > 1:
@@ -147,3 +160,26 @@ def _check_program(
                     )
             case _:
                 pass
+
+
+def _check_state_dict(case: CaseSpec, op: StateDict, at: str) -> None:
+    plans = (case.plan, *(twin.plan for twin in case.twins))
+    if op.form == "local" and any(isinstance(plan, Fsdp2Plan) for plan in plans):
+        raise CaseError("fsdp2 has no form='local'; use 'sharded'", path=f"{at}.form")
+    if op.rank0_only and op.form != "full":
+        raise CaseError(f"form={op.form!r} is on every rank", path=f"{at}.rank0_only")
+
+
+def _check_probes(case: CaseSpec) -> None:
+    if "mem_tracker" not in case.probes:
+        return
+    if not isinstance(case.plan, Fsdp2Plan) or all(unit.path for unit in case.plan.units):
+        raise CaseError("mem_tracker needs an fsdp2 plan with the root as a unit", path="$.probes")
+    if case.twins:
+        raise CaseError("mem_tracker measures one plan; leave out the twins", path="$.probes")
+    for i, op in enumerate(case.program):
+        if not isinstance(op, Forward | Backward | Step | ZeroGrad) or not getattr(op, "grad", 1):
+            raise CaseError(
+                "mem_tracker runs forward, backward, step and zero_grad only",
+                path=f"$.program[{i}]",
+            )

@@ -12,7 +12,7 @@ from fsdpfuzz.spec._case import CaseSpec
 from fsdpfuzz.spec._contract import mixed_units, split_ties
 from fsdpfuzz.spec._model import Branches, Buffered, Norm, Repeat, Transformer
 from fsdpfuzz.spec._plan import Fsdp1Plan, Fsdp1Unit, Fsdp2Unit
-from fsdpfuzz.spec._program import Backward, Dense, Forward, Step, ZeroGrad
+from fsdpfuzz.spec._program import Backward, Dense, Forward, StateDict, Step, ZeroGrad
 from fsdpfuzz.spec._tree import Place, case_places
 from fsdpfuzz.spec._units import (
     frozen_names,
@@ -58,6 +58,10 @@ FEATURES: dict[str, str] = {
     "optimizer": "sgd, adam, adamw, none",
     "accumulation": "off, sync, no_sync",
     "steps": "number of optimizer steps",
+    "state_dict": "no, full, sharded, local, several (different forms)",
+    "state_offload": "on when a state dict is offloaded to the CPU",
+    "state_rank0": "on when a state dict is for rank 0 only",
+    "non_root_forward": "on when a module other than the root is called by itself",
     "zero_grad": "none (set_to_none), zero, mixed, never",
     "loss": "projection, sum",
     "merge": "no, concat, sum, stack, several",
@@ -220,6 +224,12 @@ def _program(case: CaseSpec) -> Iterator[tuple[str, str]]:
     resets = [op.set_to_none for op in case.program if isinstance(op, ZeroGrad)]
     yield "zero_grad", _one(("none" if r else "zero" for r in resets), none="never")
     yield "loss", case.loss
+    taken = [op for op in case.program if isinstance(op, StateDict)]
+    yield "state_dict", _one((op.form for op in taken), several="several")
+    yield "state_offload", _on(any(op.cpu_offload for op in taken))
+    yield "state_rank0", _on(any(op.rank0_only for op in taken))
+    calls = [op for op in case.program if isinstance(op, Forward)]
+    yield "non_root_forward", _on(any(op.target for op in calls))
 
 
 def _accumulation(case: CaseSpec) -> str:

@@ -53,6 +53,8 @@ class Forward(Part, tag="forward", tag_field="op", frozen=True, kw_only=True):
 
     sync: bool = True
     grad: bool = True
+    target: Name = ""
+    """FQN of the module that is called instead of the root; its width is the inputs'."""
 
 
 class Backward(Part, tag="backward", tag_field="op", frozen=True, kw_only=True):
@@ -93,7 +95,11 @@ class Flip(Part, tag="flip", tag_field="op", frozen=True, kw_only=True):
 
 
 class StateDict(Part, tag="state_dict", tag_field="op", frozen=True, kw_only=True):
-    """Takes the state dict, compares it with the reference, and loads it into a zeroed model."""
+    """Takes the state dict, compares it with the reference, and loads it into a zeroed model.
+
+    ``local`` is a form of fsdp1 alone. ``rank0_only`` goes with ``full``; fsdp2 has it only
+    together with the offload of a full state dict, so there either one asks for both.
+    """
 
     form: Literal["full", "sharded", "local"] = "full"
     rank0_only: bool = False

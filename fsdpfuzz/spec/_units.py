@@ -60,7 +60,12 @@ def units_among(found: Sequence[Place], plan: Plan) -> tuple[str, ...]:
     """As `planned_units`, from places already at hand."""
     chosen = {unit.path for unit in plan.units}
     if isinstance(plan, Fsdp1Plan) and plan.wrap == "module_classes":
-        chosen.update(place.path for place in found if place.kind in plan.classes)
+        passed = plan.units[0].ignored
+        chosen.update(
+            place.path
+            for place in found
+            if place.kind in plan.classes and not any(within(place.path, p) for p in passed)
+        )
     return tuple(place.path for place in found if place.path in chosen)
 
 
