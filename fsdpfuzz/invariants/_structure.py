@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fsdpfuzz.invariants._base import Invariant, label, subjects
 from fsdpfuzz.observations import Observation
-from fsdpfuzz.spec import CaseSpec, planned_units
+from fsdpfuzz.spec import CaseSpec, case_places, planned_units, quiet_units, within
 from fsdpfuzz.verdict import Finding
 
 
@@ -30,19 +30,39 @@ def _frozen(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
 
 
 def _resharded(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
+    exempt = _unreached_roots(case)
     for report, subject in subjects(observation):
         for state in subject.unit_states:
-            if state.unsharded:
+            unsharded = [path for path in state.unsharded if path not in exempt]
+            if unsharded:
                 yield Finding(
                     invariant="resharded_after_backward",
                     symptom="leak",
                     where=label(subject, case),
-                    message=f"units {list(state.unsharded)} are unsharded, but should be sharded "
+                    message=f"units {unsharded} are unsharded, but should be sharded "
                     f"[after backward program[{state.op}], rank {report.rank}]",
                     observed="unsharded",
                     expected="sharded",
                 )
                 return
+
+
+def _unreached_roots(case: CaseSpec) -> frozenset[str]:
+    """Units that may stay unsharded because no backward reaches them.
+
+    fsdp2 keeps a root whole after forward, by its docstring, until its backward has run. A
+    unit without an enclosing one is its own root; if none of its parameters gets a gradient,
+    its backward may never run.
+    """
+    if case.api == "fsdp1":
+        return frozenset()
+    units = planned_units(case)
+    quiet = set(quiet_units(case, case_places(case)))
+    return frozenset(
+        path
+        for path in units
+        if path and path in quiet and not any(within(path, u) for u in units if u != path)
+    )
 
 
 def _wrapped_as_planned(case: CaseSpec, observation: Observation) -> Iterator[Finding]:

@@ -36,6 +36,13 @@ from fsdpfuzz.spec._contract import (
     mixed_units,
     split_ties,
 )
+from fsdpfuzz.spec._delicate import (
+    identity_units,
+    kept_quiet_units,
+    quiet_units,
+    reentrant_scopes,
+    single_element_units,
+)
 from fsdpfuzz.spec._features import FEATURES, adapter_names, features
 from fsdpfuzz.spec._model import (
     Activation,
@@ -170,7 +177,9 @@ __all__ = [
     "features",
     "foreseen_rejections",
     "frozen_names",
+    "identity_units",
     "innermost",
+    "kept_quiet_units",
     "load",
     "mixed_units",
     "owners_among",
@@ -178,8 +187,11 @@ __all__ = [
     "places",
     "planned_units",
     "pretty",
+    "quiet_units",
     "read_bounded",
+    "reentrant_scopes",
     "rows_after",
+    "single_element_units",
     "split_ties",
     "unit_of",
     "unit_owner",

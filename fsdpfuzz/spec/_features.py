@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fsdpfuzz.spec._case import CaseSpec
 from fsdpfuzz.spec._contract import mixed_units, split_ties
+from fsdpfuzz.spec._delicate import delicate
 from fsdpfuzz.spec._model import Branches, Buffered, Norm, Repeat, Transformer
 from fsdpfuzz.spec._plan import Fsdp1Plan, Fsdp1Unit, Fsdp2Unit
 from fsdpfuzz.spec._program import Backward, Dense, Forward, StateDict, Step, ZeroGrad
@@ -71,6 +72,11 @@ FEATURES: dict[str, str] = {
     "lora": "on when there is an adapter",
     "residual": "on when there is a residual connection",
     "own_parameter": "on when a container has a parameter of its own",
+    "single_element_unit": "on when a unit manages one element in all",
+    "quiet_unit": "on when no parameter of a unit gets a gradient: all frozen or unused",
+    "kept_quiet_unit": "on when such a unit is not resharded after forward (fsdp1 only)",
+    "identity_unit": "on when a unit's module returns its very input",
+    "reentrant": "no, whole, part (of what a unit manages), nested, repeated (called again)",
     "kinds": "the other kinds of module, joined by +: dropout, switch, positions, ...",
 }
 """Every feature with its values. Features of the other API are left out of a case's."""
@@ -86,6 +92,7 @@ def features(case: CaseSpec) -> dict[str, str]:
     values.update(_modules(found))
     values.update(_checkpoints(case, found))
     values.update(_program(case))
+    values.update(delicate(case, found))
     return {name: values[name] for name in FEATURES if name in values}
 
 
