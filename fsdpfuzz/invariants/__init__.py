@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fsdpfuzz.invariants._agreement import AGREEMENT, is_rejection
 from fsdpfuzz.invariants._base import Invariant, broken, tolerance
+from fsdpfuzz.invariants._memory import MEMORY
 from fsdpfuzz.invariants._parity import PARITY
 from fsdpfuzz.invariants._state_dict import STATE_DICT
 from fsdpfuzz.invariants._structure import STRUCTURE
@@ -11,7 +12,7 @@ from fsdpfuzz.observations import Observation, RankReport
 from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding, Verdict
 
-REGISTRY: tuple[Invariant, ...] = (*AGREEMENT, *PARITY, *STRUCTURE, *STATE_DICT)
+REGISTRY: tuple[Invariant, ...] = (*AGREEMENT, *PARITY, *STRUCTURE, *STATE_DICT, *MEMORY)
 """In order of blame: what stands first explains what comes later."""
 
 __all__ = ["REGISTRY", "Invariant", "broken", "judge", "tolerance"]

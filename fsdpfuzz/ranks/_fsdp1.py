@@ -22,8 +22,11 @@ from fsdpfuzz.ranks._activation import place
 from fsdpfuzz.ranks._build import NODE_CLASSES
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean, replace
-from fsdpfuzz.ranks._shard import Piece, dtype_of, whole
+from fsdpfuzz.ranks._shard import Piece, dtype_of, grads_held, storage_bytes, whole
 from fsdpfuzz.spec import Checkpoint, Fsdp1Plan, Fsdp1Unit, Precision
+
+_STORED = ("_local_shard", "_full_param_padded", "_full_prec_full_param_padded", "_mp_shard")
+"""Where a flat parameter keeps storage; freed ones have size 0."""
 
 
 class ShardedFsdp1:
@@ -60,6 +63,20 @@ class ShardedFsdp1:
             handle is not None and handle.uses_sharded_strategy
             for handle in (unit._handle for unit in self._units.values())
         )
+
+    def held_bytes(self) -> int:
+        """Storages of the flat parameters, whole or sharded, and of what no unit manages."""
+        tensors: list[torch.Tensor] = list(self.model.parameters())
+        for unit in self._units.values():
+            if unit._handle is not None:
+                flat = unit._handle.flat_param
+                found = (getattr(flat, name, None) for name in _STORED)
+                tensors += [flat, *(tensor for tensor in found if tensor is not None)]
+        return storage_bytes(tensors)
+
+    def grad_bytes(self) -> int:
+        """See `grads_held`."""
+        return grads_held(self.pieces)
 
     def _find_pieces(self) -> Iterator[Piece]:
         managed: set[int] = set()

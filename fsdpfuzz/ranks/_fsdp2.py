@@ -15,12 +15,13 @@ from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     fully_shard,
 )
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor, Shard
 
 from fsdpfuzz.ranks._activation import place
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean
-from fsdpfuzz.ranks._shard import Piece, dtype_of, whole
+from fsdpfuzz.ranks._shard import Piece, dtype_of, grads_held, storage_bytes, whole
 from fsdpfuzz.spec import Checkpoint, Fsdp2Plan, Fsdp2Unit
 
 
@@ -61,6 +62,35 @@ class ShardedFsdp2:
     def shards(self) -> bool:
         """Always: fsdp2 has no unsharded strategy."""
         return bool(self._units)
+
+    def held_bytes(self) -> int:
+        """Storages of the shards, of parameters that are whole, and of what no unit manages."""
+        tensors: list[torch.Tensor] = list(self.model.parameters())
+        for held in self._held():
+            tensors += [held.sharded_param, *held.all_gather_outputs]
+            if hasattr(held, "_unsharded_param"):
+                tensors.append(held._unsharded_param)
+        return storage_bytes(tensors)
+
+    def grad_bytes(self) -> int:
+        """As `grads_held`, and gradients that are still whole."""
+        whole_ones = [
+            grad
+            for held in self._held()
+            for grad in (
+                held.unsharded_accumulated_grad,
+                getattr(getattr(held, "_unsharded_param", None), "grad", None),
+            )
+            if grad is not None
+        ]
+        return grads_held(self.pieces) + storage_bytes(whole_ones)
+
+    def _held(self) -> Iterator[FSDPParam]:
+        for unit in self._units.values():
+            state = unit._get_fsdp_state()
+            for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
+                if group is not None:
+                    yield from group.fsdp_params
 
     def _find_owned(self) -> dict[str, list[tuple[nn.Module, str]]]:
         owned: dict[str, list[tuple[nn.Module, str]]] = {path: [] for path in self._units}

@@ -7,6 +7,7 @@ adapters (`_fsdp1`, `_fsdp2`) touch an FSDP API.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,6 +75,12 @@ class Sharded(Protocol):
     def shards(self) -> bool:
         """Whether any unit shards its parameters at all."""
 
+    def held_bytes(self) -> int:
+        """Bytes of parameters on this rank: shards, and whatever is whole just now."""
+
+    def grad_bytes(self) -> int:
+        """Bytes of gradients on this rank."""
+
 
 def shard(
     model: nn.Module, plan: Plan, checkpoints: tuple[Checkpoint, ...], env: RankEnv
@@ -93,6 +100,22 @@ def whole(fqn: str, parameter: nn.Parameter) -> Piece:
     """A parameter that no unit manages: this rank holds all of it."""
     numel = parameter.numel()
     return Piece(fqn, None, parameter, offset=0, numel=numel, start=0)
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes behind the tensors, each storage counted once."""
+    storages = {}
+    for tensor in tensors:
+        storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
+        storages[storage._cdata] = storage.nbytes()
+    return sum(storages.values())
+
+
+def grads_held(pieces: Iterable[Piece]) -> int:
+    """Bytes of the gradients of the tensors that an optimizer would hold."""
+    held = {id(piece.parameter): piece.parameter.grad for piece in pieces}
+    local = [getattr(grad, "_local_tensor", grad) for grad in held.values() if grad is not None]
+    return sum(grad.numel() * grad.element_size() for grad in local)
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

@@ -276,7 +276,6 @@ def summarise(
         and fqn not in unfrozen
         and not torch.equal(piece.value(), piece.of(trainee.initial[fqn]).to(piece.parameter.dtype))
     }
-    held = {id(piece.parameter): piece.parameter for piece in trainee.pieces}.values()
     return Subject(
         name=trainee.name,
         units=trainee.sharded.units,
@@ -290,8 +289,8 @@ def summarise(
         warning_ops=tuple(op for op, _ in counters.warned),
         collectives=dict(env.collectives),
         saved_on_cpu=tuple(comparer.saved),
-        shard_bytes=sum(_local_bytes(p) for p in held),
-        grad_bytes=sum(_local_bytes(p.grad) for p in held if p.grad is not None),
+        shard_bytes=trainee.sharded.held_bytes(),
+        grad_bytes=trainee.sharded.grad_bytes(),
         state_keys_missing=tuple(key for taken in trainee.taken for key in taken.missing),
         state_keys_unexpected=tuple(key for taken in trainee.taken for key in taken.unexpected),
         state_misshapen=tuple(text for taken in trainee.taken for text in taken.misshapen),
@@ -307,8 +306,3 @@ def epsilon(plan: Plan) -> float:
             names = (unit.precision.param, unit.precision.reduce, unit.precision.buffer)
             dtypes += [dtype for name in names if (dtype := dtype_of(name)) is not None]
     return max(torch.finfo(dtype).eps for dtype in dtypes)
-
-
-def _local_bytes(tensor: Tensor) -> int:
-    local = getattr(tensor, "_local_tensor", tensor)
-    return int(local.numel()) * int(local.element_size())

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import DebugLevel, set_debug_level
 from fsdpfuzz.observations import Comparison, RankReport, Subject
 from fsdpfuzz.ranks._compare import Batch, Yardstick
 from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.ranks._memory import measure
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._probe import Counters, probes
 from fsdpfuzz.ranks._program import run_program
@@ -27,8 +28,14 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
     Every rank must call it with the same case: it runs collectives.
     """
     started = time.perf_counter()
-    env.board.stage("reference:build")
     set_debug_level(DebugLevel.OFF)
+    if "mem_tracker" in case.probes:
+        subject = measure(case, env)
+        seconds = time.perf_counter() - started
+        return RankReport(
+            rank=env.rank, digest=digest(case), subjects=(subject,), work_seconds=seconds
+        )
+    env.board.stage("reference:build")
     wide, _ = _record(case, env, torch.float64)
     single, how = _record(case, env, torch.float32)
     reference = Reference(wide, single)

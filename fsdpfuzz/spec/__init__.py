@@ -16,6 +16,14 @@ Glossary, to which the rest of the code refers:
 from __future__ import annotations
 
 from fsdpfuzz.spec._base import SCHEMA, Part
+from fsdpfuzz.spec._bytes import (
+    grad_bytes,
+    grads_known,
+    settled,
+    shard_bytes,
+    steps_after_backward,
+    unit_numel,
+)
 from fsdpfuzz.spec._case import CaseSpec, Tie
 from fsdpfuzz.spec._check import check
 from fsdpfuzz.spec._codec import (
@@ -177,6 +185,8 @@ __all__ = [
     "features",
     "foreseen_rejections",
     "frozen_names",
+    "grad_bytes",
+    "grads_known",
     "identity_units",
     "innermost",
     "kept_quiet_units",
@@ -191,8 +201,12 @@ __all__ = [
     "read_bounded",
     "reentrant_scopes",
     "rows_after",
+    "settled",
+    "shard_bytes",
     "single_element_units",
     "split_ties",
+    "steps_after_backward",
+    "unit_numel",
     "unit_of",
     "unit_owner",
     "units_among",
