@@ -18,6 +18,7 @@ from fsdpfuzz.spec import (
     split_ties,
     units_among,
 )
+from fsdpfuzz.strategies import _leave as leave
 from fsdpfuzz.strategies import _steer as steer
 from fsdpfuzz.strategies._choose import Draw
 
@@ -102,6 +103,26 @@ GROUND: dict[str, Ground] = {
         holds=_tie_without_common_root,
         leave=steer.join_ties,
         needs="tie",
+    ),
+    "fsdp1_single_element_accumulation": Ground(
+        why="a unit of one element: gradients reduced twice before a step are wrong",
+        holds=leave.accumulates_a_single_element,
+        leave=leave.accumulate_locally,
+    ),
+    "fsdp1_kept_quiet_unit": Ground(
+        why="SHARD_GRAD_OP and no gradient: the unit stays whole after backward",
+        holds=leave.has_kept_quiet_unit,
+        leave=leave.reshard_quiet_units,
+    ),
+    "fsdp1_cut_reentrant": Ground(
+        why="reentrant checkpointing of a part of a unit: freed before its last use",
+        holds=leave.has_cut_reentrant,
+        leave=leave.without_cut_reentrant,
+    ),
+    "fsdp1_identity_unit": Ground(
+        why="a unit that returns its input: an assertion about FSDP's own state",
+        holds=leave.has_identity_unit,
+        leave=leave.without_identity_units,
     ),
 }
 """Known defects, by the names that ``cases(avoid=...)`` takes; the API comes first."""

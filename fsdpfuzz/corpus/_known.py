@@ -23,7 +23,8 @@ _MAX_BYTES = 8 << 20
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One finding with its reason.
 
-    It explains a finding only if the key is the same, every feature in ``when`` has one of
+    It explains a finding only if the key is the same (a final ``*`` stands for any ending, for
+    crashes that show at several places), every feature in ``when`` has one of
     the values given, ``message`` is found in the message, and torch version and backend
     fit. A broad entry would hide other defects, so ``when`` must name a feature.
     """
@@ -45,12 +46,17 @@ class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def matches(self, case: CaseSpec, finding: Finding, *, torch: str, backend: str) -> bool:
         """Whether it explains ``finding`` in ``case``."""
         return (
-            finding.key == self.key
+            self._has_key(finding.key)
             and backend in self.backends
             and _fits(torch, self.torch)
             and re.search(self.message, finding.message) is not None
             and _has_features(case, self.when)
         )
+
+    def _has_key(self, key: str) -> bool:
+        if self.key.endswith("*"):
+            return key.startswith(self.key[:-1])
+        return key == self.key
 
     def minimal(self) -> CaseSpec:
         """The smallest case that shows it."""

@@ -50,12 +50,10 @@ def _resharded(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
 def _unreached_roots(case: CaseSpec) -> frozenset[str]:
     """Units that may stay unsharded because no backward reaches them.
 
-    fsdp2 keeps a root whole after forward, by its docstring, until its backward has run. A
-    unit without an enclosing one is its own root; if none of its parameters gets a gradient,
-    its backward may never run.
+    Both APIs keep a root whole after forward, since its backward comes next. A unit without
+    an enclosing one is its own root; if none of its parameters gets a gradient, its backward
+    may never run.
     """
-    if case.api == "fsdp1":
-        return frozenset()
     units = planned_units(case)
     quiet = set(quiet_units(case, case_places(case)))
     return frozenset(
