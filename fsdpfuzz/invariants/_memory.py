@@ -122,7 +122,9 @@ def _item(case: CaseSpec) -> int:
 
 
 def _plan_of(case: CaseSpec, subject: Subject) -> Plan | None:
-    """The plan that a subject ran under; None for a twin that freezes differently."""
+    """The plan of a subject that was measured; None for a twin that freezes differently."""
+    if not subject.shard_bytes:
+        return None
     if subject.name == "case":
         return case.plan
     twin = next((twin for twin in case.twins if twin.name == subject.name), None)

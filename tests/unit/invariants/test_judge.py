@@ -220,6 +220,6 @@ def test_tolerance_follows_ddp() -> None:
 def test_every_registered_invariant_has_a_fault_here_or_in_its_own_file() -> None:
     elsewhere = {"twins_agree", "offload_entered", "reshard_count", "order_error", "order_warning"}
     elsewhere |= {"state_dict_keys", "state_dict_values", "state_dict_round_trip"}
-    elsewhere |= {"tracker_accuracy", "shard_bytes"}
+    elsewhere |= {"tracker_accuracy", "shard_bytes", "grad_bytes"}
     names = {invariant.name for invariant in REGISTRY} - elsewhere
     assert names == set(FAULTS)
