@@ -24,6 +24,7 @@ from fsdpfuzz.loop._hypothesis import (
     shrink_limits,
 )
 from fsdpfuzz.loop._ledger import Ledger
+from fsdpfuzz.loop._profiles import Profile
 from fsdpfuzz.loop._properties import Property, Scope
 from fsdpfuzz.loop._session import Examined
 from fsdpfuzz.loop._settings import RunSettings
@@ -108,7 +109,7 @@ class Hunt:
             hunted=set() if key is None else {key},
             spared=ledger.done | (set() if key is None else ledger.new_keys - {key}),
         )
-        budget = _Budget(self._profile.shrink_seconds, self._profile.shrink_tries)
+        budget = _Budget(self._profile)
 
         def body(case: CaseSpec) -> None:
             if not self._session.is_cached(case) and not budget.take():
@@ -119,11 +120,13 @@ class Hunt:
             finding = chase.pick(examined)
             if finding is None:
                 return
+            if examined.fresh and chase.smallest(finding.key) is examined:
+                budget.progressed()
             ledger.emit(
                 Shrinking(
                     key=finding.key,
                     tries=budget.spent,
-                    bytes=len(encode(chase.smallest[finding.key].case)),
+                    bytes=len(encode(chase.smallest(finding.key).case)),
                     restarts=self._session.restarts,
                 )
             )
@@ -134,12 +137,22 @@ class Hunt:
             with shrink_limits(self._profile.shrink_seconds):
                 self._drive(body, phases, seed, number)
         except KeyboardInterrupt:
-            for found_key, examined in chase.smallest.items():
-                ledger.shrunk(found_key, examined, self._name, chase.steps(found_key))
+            for found_key in chase.keys:
+                smallest = chase.smallest(found_key)
+                ledger.shrunk(found_key, smallest, self._name, chase.steps(found_key))
             raise
-        for found_key, examined in chase.last.items():
+        for found_key in chase.keys:
+            self._take_minimal(found_key, chase)
+
+    def _take_minimal(self, key: str, chase: _Chase) -> None:
+        """Books the smallest case that shows the finding when it is run again."""
+        steps = chase.steps(key)
+        for examined in chase.best(key):
             again = self._session.confirm(examined.case)
-            ledger.shrunk(found_key, again, self._name, chase.steps(found_key))
+            if any(finding.key == key for finding in again.news):
+                break
+            steps -= 1
+        self._ledger.shrunk(key, again, self._name, steps)
 
     def _drive(
         self, body: Callable[[CaseSpec], None], phases: tuple[Phase, ...], seed: int, number: int
@@ -156,18 +169,19 @@ class Hunt:
 
 
 class _Chase:
-    """The cases that showed the hunted findings, in the course of one shrinking.
-
-    ``last`` is the minimal one of each when Hypothesis is done, since it ends by running
-    those once more; ``smallest`` is the best there is before that.
-    """
+    """The cases that showed the hunted findings, in the course of one shrinking."""
 
     def __init__(self, hunted: set[str], spared: set[str]) -> None:
         self._hunted = hunted
         self._spared = spared
-        self._failing: dict[str, set[str]] = {}
-        self.last: dict[str, Examined] = {}
-        self.smallest: dict[str, Examined] = {}
+        self._failing: dict[str, dict[str, Examined]] = {}
+        self._last: dict[str, Examined] = {}
+        self._smallest: dict[str, Examined] = {}
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The findings that were met."""
+        return tuple(self._failing)
 
     def pick(self, examined: Examined) -> Finding | None:
         """The finding to fail with, a hunted one first."""
@@ -179,34 +193,60 @@ class _Chase:
             return None
         key = chosen[0].key
         self._hunted.add(key)
-        self._failing.setdefault(key, set()).add(examined.digest)
-        self.last[key] = examined
-        best = self.smallest.setdefault(key, examined)
-        if len(encode(examined.case)) < len(encode(best.case)):
-            self.smallest[key] = examined
+        self._failing.setdefault(key, {}).setdefault(examined.digest, examined)
+        self._last[key] = examined
+        if _size(examined) <= _size(self._smallest.setdefault(key, examined)):
+            self._smallest[key] = examined
         return chosen[0]
+
+    def smallest(self, key: str) -> Examined:
+        """The case with the shortest JSON so far."""
+        return self._smallest[key]
+
+    def best(self, key: str) -> list[Examined]:
+        """The minimal case; should it have failed by chance, larger ones in growing steps.
+
+        The minimal one is the last that showed the finding: Hypothesis ends by running it.
+        """
+        last = self._last[key]
+        others = sorted(
+            (case for case in self._failing[key].values() if case.digest != last.digest), key=_size
+        )
+        steps = [others[2**i - 1] for i in range(len(others).bit_length())]
+        return [last, *steps, next(iter(self._failing[key].values()))]
 
     def steps(self, key: str) -> int:
         """How many other cases showed the finding on the way."""
         return len(self._failing[key]) - 1
 
 
+def _size(examined: Examined) -> tuple[int, bytes]:
+    text = encode(examined.case)
+    return len(text), text
+
+
 class _Budget:
     """What shrinking one finding may cost: seconds, and cases that were not known before."""
 
-    def __init__(self, seconds: float, tries: int) -> None:
-        self._end = time.monotonic() + seconds
-        self._left = tries
+    def __init__(self, profile: Profile) -> None:
+        self._end = time.monotonic() + profile.shrink_seconds
+        self._left = profile.shrink_tries
+        self._patience = self._stall = profile.shrink_stall
         self.spent = 0
 
     def take(self) -> bool:
         """Whether one more case may run; once False, always False."""
-        if self._left <= 0 or time.monotonic() > self._end:
+        if min(self._left, self._patience) <= 0 or time.monotonic() > self._end:
             self._left = 0
             return False
         self._left -= 1
+        self._patience -= 1
         self.spent += 1
         return True
+
+    def progressed(self) -> None:
+        """Something smaller was found."""
+        self._patience = self._stall
 
 
 def _steady_news(examined: Examined) -> list[Finding]:

@@ -16,7 +16,8 @@ class Profile:
 
     A case's deadline follows the median of the clean cases, within ``deadline_floor`` and
     ``deadline_ceiling``. Each finding is shrunk for at most ``shrink_seconds`` and
-    ``shrink_tries`` cases that were not known before.
+    ``shrink_tries`` cases that were not known before, and until ``shrink_stall`` of them in
+    a row gave nothing smaller.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Profile:
     deadline_ceiling: float = 30.0
     shrink_seconds: float = 60.0
     shrink_tries: int = 1_000
+    shrink_stall: int = 200
     derandomize: bool = False
 
     @property
@@ -37,7 +39,9 @@ class Profile:
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile(name="smoke", max_examples=20, shrink_seconds=20.0, shrink_tries=200),
+        Profile(
+            name="smoke", max_examples=20, shrink_seconds=20.0, shrink_tries=200, shrink_stall=100
+        ),
         Profile(name="dev", max_examples=150),
         Profile(name="ci", max_examples=150, shrink_seconds=120.0, derandomize=True),
         Profile(
@@ -48,6 +52,7 @@ PROFILES: dict[str, Profile] = {
             deadline_ceiling=60.0,
             shrink_seconds=1_800.0,
             shrink_tries=20_000,
+            shrink_stall=2_000,
         ),
         Profile(
             name="soak",

@@ -197,6 +197,8 @@ class Session:
         if doubt or any(
             f.key not in known and f.key not in self._confirmed for f in first[1].findings
         ):
+            # On fresh ranks: what an earlier case left behind in them must not count.
+            self._pool(case.world_size).close()
             confirmed = confirm(
                 first,
                 lambda patience: self._judged(case, patience=patience),

@@ -96,6 +96,7 @@ class FakePool:
 
     def close(self) -> None:
         self.closed = True
+        self.log.append(("closed", False))
 
 
 @dataclass
@@ -156,7 +157,7 @@ class Bench:
     @property
     def runs(self) -> Counter[str]:
         """How often each digest was run."""
-        return Counter(name for name, _ in self.log)
+        return Counter(name for name, _ in self.log if name != "closed")
 
     def pool(self, world_size: int) -> FakePool:
         self.pools.append(FakePool(world_size, self.log, before=self._before))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase, InMemoryExampleDatabase
@@ -197,11 +198,17 @@ def test_a_minimal_case_that_turns_out_flaky_says_so(bench: Bench) -> None:
     assert found.shrunk
 
 
-def test_shrinking_stops_at_its_limit(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("limit", "value", "most"),
+    [("shrink_tries", 3, 3), ("shrink_stall", 4, 60), ("shrink_seconds", 0.02, 200)],
+)
+def test_shrinking_stops_at_its_limit(bench: Bench, limit: str, value: Any, most: int) -> None:
+    full = Bench(bench.folder / "full", judge=lambda case, _: verdict_of(*[BIG] * is_big(case)))
+    started(full, 40)
     bench.judge = lambda case, _seen: verdict_of(*[BIG] * is_big(case))
-    short = Profile(name="toy", max_examples=40, shrink_tries=3)
+    short = Profile(name="toy", max_examples=40, **{limit: value})
     summary = started(bench, 40, profile=short)
-    assert len(bench.runs) <= 40 + 3
+    assert 40 < len(bench.runs) <= min(40 + most, len(full.runs) - 1)
     assert summary.findings[0].shrunk
 
 
@@ -216,6 +223,21 @@ def test_ranks_that_do_not_start_end_the_run_with_a_summary(bench: Bench) -> Non
     assert 0 < summary.counts.examples < 60
     assert bench.archive.begun[-1] == bench.archive.open
     assert bench.archive.begun.count(bench.archive.open) == 1
+
+
+def test_the_smallest_case_that_fails_again_is_taken(bench: Bench) -> None:
+    """A chance failure on the way down must not become the result."""
+
+    def judge(case: CaseSpec, observation: Observation) -> Verdict:
+        by_chance = is_big(case) and steps_of(case) == 1 and bench.runs[digest(case)] == 1
+        return verdict_of(*[BIG] * (by_chance or (is_big(case) and steps_of(case) > 1)))
+
+    bench.judge = judge
+    (found,) = started(bench, 40).findings
+    last = bench.archive.kept[-1]
+    assert found.shrunk
+    assert found.digest == digest(last.case)
+    assert steps_of(last.case) > 1 or found.rate is not None
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (Stopped(15), 143)])

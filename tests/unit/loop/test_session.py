@@ -61,7 +61,7 @@ def test_a_finding_is_run_again_before_it_is_believed(bench: Bench) -> None:
     bench.judge = lambda _case, _seen: verdict_of(BIG)
     with bench.session() as session:
         examined = session.examine(CASE)
-        assert bench.runs[digest(CASE)] == 3
+        assert [name for name, _ in bench.log] == [digest(CASE), "closed", *[digest(CASE)] * 2]
         session.examine(make_case((8,)))
     assert examined.news == (BIG,)
     assert examined.rates == {}
@@ -93,14 +93,15 @@ def test_a_hang_is_run_again_with_patience(bench: Bench) -> None:
     bench.judge = lambda _case, _seen: verdict_of(finding("no_hang", "hang"))
     with bench.session() as session:
         assert session.examine(CASE).news
-    assert [patience for _, patience in bench.log] == [False, True, False]
+    name = digest(CASE)
+    assert bench.log[:4] == [(name, False), ("closed", False), (name, True), (name, False)]
 
 
 def test_a_hang_that_does_not_come_back_was_a_slow_case(bench: Bench) -> None:
     judge_by(bench, fails_on(1), finding("no_hang", "hang"))
     with bench.session() as session:
         assert session.examine(CASE).verdict.status == "passed"
-    assert len(bench.log) == 10
+    assert bench.runs[digest(CASE)] == 10
 
 
 def test_a_known_finding_is_no_news_and_is_not_run_again(bench: Bench) -> None:
