@@ -61,8 +61,9 @@ class Comparison(Record, frozen=True, kw_only=True):
     """How many terms are summed into one element; rounding grows with it."""
     eps: float = 0.0
     """Machine epsilon of the coarsest dtype that took part."""
-    missing: Literal["", "observed", "expected"] = ""
-    """Which side has no tensor where the other has one."""
+    missing: Literal["", "observed", "expected", "shape"] = ""
+    """Which side has no tensor where the other has one; ``shape`` when the two have different
+    numbers of elements, which ``observed`` and ``expected`` then are."""
     finite: bool = True
     exact: bool = False
     """Whether the contract is bit equality (buffers, loaded state)."""

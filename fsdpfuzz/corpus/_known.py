@@ -20,17 +20,21 @@ from fsdpfuzz.verdict import Finding
 _MAX_BYTES = 8 << 20
 
 
+Key = Annotated[str, Meta(pattern=r"^[a-z_]+/[a-z_]+/.+$", max_length=500)]
+
+
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One finding with its reason.
 
-    It explains a finding only if the key is the same (a final ``*`` stands for any ending, for
-    crashes that show at several places), every feature in ``when`` has one of
+    It explains a finding only if one of ``keys`` fits, every feature in ``when`` has one of
     the values given, ``message`` is found in the message, and torch version and backend
     fit. A broad entry would hide other defects, so ``when`` must name a feature.
     """
 
     id: Annotated[str, Meta(pattern=r"^[a-z0-9-]{3,80}$")]
-    key: Annotated[str, Meta(min_length=3, max_length=500)]
+    keys: Annotated[tuple[Key, ...], Meta(min_length=1)]
+    """Keys of findings; a final ``*`` stands for any ending, as the same crash shows at
+    several places."""
     when: Annotated[dict[str, tuple[str, ...]], Meta(min_length=1)]
     message: Annotated[str, Meta(max_length=1000)]
     """A regular expression."""
@@ -54,9 +58,9 @@ class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         )
 
     def _has_key(self, key: str) -> bool:
-        if self.key.endswith("*"):
-            return key.startswith(self.key[:-1])
-        return key == self.key
+        return any(
+            key.startswith(own[:-1]) if own.endswith("*") else key == own for own in self.keys
+        )
 
     def minimal(self) -> CaseSpec:
         """The smallest case that shows it."""
@@ -132,7 +136,7 @@ def known_document(entries: tuple[KnownFinding, ...]) -> bytes:
     """The text of a known file."""
     rows = []
     for entry in entries:
-        row = msgspec.to_builtins(msgspec.structs.replace(entry, case=msgspec.Raw(b"null")))
+        row = {name: getattr(entry, name) for name in entry.__struct_fields__}
         row["case"] = as_document(entry.minimal())
         rows.append(row)
     text = msgspec.json.encode({"schema": 1, "known": rows})

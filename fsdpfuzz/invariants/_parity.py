@@ -41,6 +41,8 @@ def _first_broken(
 
 def kind(comparison: Comparison, world_size: int) -> str:
     """What sort of deviation it is, stable while the case shrinks."""
+    if comparison.missing == "shape":
+        return "shape"
     if comparison.missing:
         return f"{comparison.missing}-missing"
     if not comparison.finite:

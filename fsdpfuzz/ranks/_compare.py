@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fsdpfuzz.errors import ContractError
 from fsdpfuzz.observations import Comparison, Quantity
 from fsdpfuzz.ranks._trace import Values
 
@@ -67,9 +66,7 @@ class Batch:
         if observed is None or expected is None:
             self._add_missing(name, observed, expected, yardstick or Yardstick(0.0, 0.0))
         elif observed.numel() != expected.numel():
-            raise ContractError(
-                f"{name}: {observed.numel()} elements compared with {expected.numel()}"
-            )
+            self._missing.append(self._misshapen(name, observed, expected))
         elif observed.numel():
             right = expected.detach().reshape(-1)
             self._items.append(
@@ -141,6 +138,21 @@ class Batch:
             eps=self.eps,
             finite=finite,
             exact=self.exact,
+        )
+
+    def _misshapen(self, name: str, observed: Tensor, expected: Tensor) -> Comparison:
+        return Comparison(
+            quantity=self.quantity,
+            name=name,
+            op=self.op,
+            error=NOT_FINITE,
+            baseline=0.0,
+            scale=0.0,
+            floor=self.floor,
+            observed=float(observed.numel()),
+            expected=float(expected.numel()),
+            missing="shape",
+            finite=False,
         )
 
     def _add_missing(
