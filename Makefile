@@ -1,0 +1,64 @@
+# All paths are relative, so that the checkout may lie under a path with spaces.
+# `make PYTHON=/path/to/python3.12 test` chooses the interpreter of a new .venv.
+
+PYTHON ?=
+RUN := .venv/bin/python -m
+
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help fuzz test lint types wheel clean distclean
+
+help:
+	@echo "make fuzz       set up .venv and fuzz FSDP for a few minutes"
+	@echo "make test       set up .venv, lint, check types and run all tests"
+	@echo "make lint       ruff only"
+	@echo "make types      mypy only"
+	@echo "make wheel      dist/*.whl, built from the source distribution"
+	@echo "make clean      remove caches and what was built"
+	@echo "make distclean  the same, and .venv"
+
+fuzz: .venv/.installed
+	@$(RUN) fsdpfuzz run --profile dev
+
+# pytest comes last, so that its closing line is the last one printed.
+test: lint types
+	@$(RUN) pytest
+
+lint: .venv/.installed
+	@$(RUN) ruff check .
+	@$(RUN) ruff format --check .
+
+types: .venv/.installed
+	@$(RUN) mypy
+
+wheel: .venv/.installed
+	@$(RUN) build --no-isolation
+
+clean:
+	rm -rf build dist fsdpfuzz.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis fsdpfuzz-out
+	find . -name __pycache__ -type d -not -path "./.venv/*" -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv
+
+# A name that the shell finds may still not run (version managers put stubs there) or lack
+# venv (Debian ships it apart), so each candidate is tried.
+.venv/.created:
+	@chosen=; \
+	for python in $(if $(PYTHON),"$(PYTHON)",python3 python3.11 python3.12 python3.13 python3.14); do \
+	  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	  then chosen=$$python; break; fi; \
+	done; \
+	if [ -z "$$chosen" ]; then \
+	  echo "fsdpfuzz needs Python 3.11 or newer with the venv module: $(if $(PYTHON),$(PYTHON) is not that,none of python3 python3.11 python3.12 python3.13 python3.14 is)." >&2; \
+	  echo "Install one (Debian and Ubuntu: apt install python3 python3-venv), or name it: make PYTHON=/path/to/python3.12 ..." >&2; \
+	  exit 1; \
+	fi; \
+	echo "Setting up .venv with $$("$$chosen" --version)"; \
+	"$$chosen" -m venv .venv
+	@touch $@
+
+.venv/.installed: .venv/.created constraints.txt pyproject.toml
+	@$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
+	@$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev]"
+	@touch $@
