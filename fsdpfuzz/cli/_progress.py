@@ -80,7 +80,7 @@ def headline(event: Event) -> str | None:
         case FindingMet(found=found):
             return f"{_kind(found)} after {found.examples_to_find}: {found.finding.key}"
         case FindingDone(found=found):
-            how = f"shrunk in {found.shrink_steps} steps" if found.shrunk else "not shrunk"
+            how = f"shrunk, {found.shrink_steps} steps" if found.shrunk else "not shrunk"
             return f"{found.finding.key}: {how}, {found.case}"
         case Notice():
             return event.text

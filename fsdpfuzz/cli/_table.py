@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from fsdpfuzz.loop import Found, Summary
 
 
@@ -38,7 +40,7 @@ def print_summary(summary: Summary) -> None:
 
 def _lines(found: Found) -> list[str]:
     kind = f"known as {found.known}" if found.known else "new"
-    lines = [f"{found.finding.key} ({kind}, {found.property_name})", f"  {found.message}"]
+    lines = [f"{found.finding.key} ({kind}, {found.property_name})", textwrap.indent(found.message, "  ")]
     lines.append(f"  case   {found.case}")
     if found.repro is not None:
         lines.append(f"  repro  {found.repro}")

@@ -102,7 +102,7 @@ def test_a_run_with_a_finding(program: list[str]) -> None:
     assert found["key"] == "big/mismatch/fsdp2"
     assert found["case"].startswith("kept/big-")
     assert found["examples_to_find"] >= 1
-    assert "big/mismatch/fsdp2: shrunk in" in done.stderr
+    assert "big/mismatch/fsdp2: shrunk, " in done.stderr
     assert "Falsifying" not in done.stdout + done.stderr
 
 
