@@ -18,8 +18,10 @@ from fsdpfuzz.strategies._cases import cases
 from fsdpfuzz.strategies._checkpoints import checkpoint_placements
 from fsdpfuzz.strategies._freeze import freeze_masks, ties
 from fsdpfuzz.strategies._ground import GROUND, MISUSE, known_ground
+from fsdpfuzz.strategies._memory import memory_cases
 from fsdpfuzz.strategies._plans import fsdp1_plans, fsdp2_plans
 from fsdpfuzz.strategies._programs import inputs, optimizers, programs
+from fsdpfuzz.strategies._state_dicts import state_dict_cases
 from fsdpfuzz.strategies._trees import TREE_FEATURES, module_trees
 
 __all__ = [
@@ -33,8 +35,10 @@ __all__ = [
     "fsdp2_plans",
     "inputs",
     "known_ground",
+    "memory_cases",
     "module_trees",
     "optimizers",
     "programs",
+    "state_dict_cases",
     "ties",
 ]

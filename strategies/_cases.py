@@ -30,9 +30,10 @@ from fsdpfuzz.strategies._plans import fsdp1_plans, fsdp2_plans
 from fsdpfuzz.strategies._programs import inputs, optimizers, programs
 from fsdpfuzz.strategies._trees import module_trees
 
-_DETOURS = LOTS
 _MISUSES = 8
-"""Of `_DETOURS` draws so many are documented misuse, and one for each known ground."""
+"""Of `LOTS` draws so many are documented misuse, and one is for each known ground to seek."""
+_OPEN = 10
+"""Of `LOTS` draws so many need not keep off the known ground that they meet by themselves."""
 
 
 def cases(
@@ -45,8 +46,8 @@ def cases(
     """Cases of the given APIs and world sizes, which ``fsdpfuzz.spec.check`` accepts.
 
     About one draw in sixteen asks for something that FSDP documents to refuse (see
-    ``MISUSE``), none with ``misuse=False``. About as many enter ground of a known defect
-    (see ``GROUND``), less what ``avoid`` names.
+    ``MISUSE``), none with ``misuse=False``. About as many may stand on the ground of a known
+    defect (see ``GROUND``), less what ``avoid`` names; the others keep off it.
 
     Shrinks towards one ``Linear(out=1, bias=False)`` on inputs of shape ``(1, 1)``, the
     first API and world size, the root as the only unit with PyTorch's defaults, one
@@ -72,7 +73,7 @@ def _cases(
     avoid: frozenset[str],
 ) -> CaseSpec:
     api, world_size = pick(draw, apis), pick(draw, world_sizes)
-    detour, ground = _detour(draw, api, misuse, avoid)
+    open_to, ground = _detour(draw, api, misuse, avoid)
     needs = ground.needs if ground else ""
     data = draw(inputs())
     width = data.width if isinstance(data, Dense) else 0
@@ -91,32 +92,38 @@ def _cases(
     )
     if needs == "tie" and ground:
         case = ground.enter(draw, case)
-    case = _off_ties(case, detour)
+    case = _off_ties(case, open_to)
     case = _with_rest(draw, case)
     if ground and needs != "tie":
         case = ground.enter(draw, case)
     for name, other in _grounds(api):
-        if name != detour and other.holds(case):
+        if name not in open_to and other.holds(case):
             case = other.leave(case)
     return case
 
 
-def _detour(draw: Draw, api: str, misuse: bool, avoid: frozenset[str]) -> tuple[str, Ground | None]:
-    """The ground that this draw enters on purpose, if any."""
-    lot = between(draw, 0, _DETOURS - 1)
-    known, refused = _ground_names(api, avoid), _misuse_names(api)
-    if lot >= _DETOURS - len(known):
-        name = known[_DETOURS - 1 - lot]
-        return name, GROUND[name]
-    if misuse and lot >= _DETOURS - len(known) - _MISUSES:
-        name = pick(draw, refused)
-        return name, MISUSE[name]
-    return "", None
+def _detour(
+    draw: Draw, api: str, misuse: bool, avoid: frozenset[str]
+) -> tuple[frozenset[str], Ground | None]:
+    """The ground that this draw need not keep off, and the one that it enters on purpose."""
+    lot = LOTS - 1 - between(draw, 0, LOTS - 1)
+    entered, met = _ground_names(api, avoid)
+    if lot < len(entered):
+        return frozenset(entered[lot : lot + 1]), GROUND[entered[lot]]
+    if misuse and lot < len(entered) + _MISUSES:
+        name = pick(draw, _misuse_names(api))
+        return frozenset((name,)), MISUSE[name]
+    if lot < len(entered) + _MISUSES + _OPEN:
+        return frozenset(met), None
+    return frozenset(), None
 
 
 @cache
-def _ground_names(api: str, avoid: frozenset[str]) -> tuple[str, ...]:
-    return tuple(name for name in GROUND if name.startswith(api) and name not in avoid)
+def _ground_names(api: str, avoid: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Known ground that draws have to seek, and ground that they meet by themselves."""
+    names = [name for name in GROUND if name.startswith(api) and name not in avoid]
+    sought = tuple(name for name in names if GROUND[name].needs)
+    return sought, tuple(name for name in names if name not in sought)
 
 
 @cache
@@ -130,10 +137,10 @@ def _grounds(api: str) -> tuple[tuple[str, Ground], ...]:
     return tuple((name, ground) for name, ground in every.items() if name.startswith(api))
 
 
-def _off_ties(case: CaseSpec, detour: str) -> CaseSpec:
+def _off_ties(case: CaseSpec, open_to: frozenset[str]) -> CaseSpec:
     """Joins split ties before the rest depends on the units, unless that is the detour."""
     for name, ground in _grounds(case.api):
-        if name != detour and ground.needs == "tie" and ground.holds(case):
+        if name not in open_to and ground.needs == "tie" and ground.holds(case):
             case = ground.leave(case)
     return case
 

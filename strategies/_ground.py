@@ -19,6 +19,7 @@ from fsdpfuzz.spec import (
     units_among,
 )
 from fsdpfuzz.strategies import _leave as leave
+from fsdpfuzz.strategies import _state_ground as state
 from fsdpfuzz.strategies import _steer as steer
 from fsdpfuzz.strategies._choose import Draw
 
@@ -123,6 +124,16 @@ GROUND: dict[str, Ground] = {
         why="a unit that returns its input: an assertion about FSDP's own state",
         holds=leave.has_identity_unit,
         leave=leave.without_identity_units,
+    ),
+    "fsdp1_offloaded_full_state": Ground(
+        why="a full state dict with CPU offload, of a model on the CPU: storages of size 0",
+        holds=state.offloads_full_state,
+        leave=state.without_offload,
+    ),
+    "fsdp1_local_state_of_originals": Ground(
+        why="a local state dict with use_orig_params: saved with keys that no load accepts",
+        holds=state.takes_local_state_of_originals,
+        leave=state.with_sharded_state,
     ),
 }
 """Known defects, by the names that ``cases(avoid=...)`` takes; the API comes first."""

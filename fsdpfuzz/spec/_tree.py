@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import TypeAlias
 
@@ -135,6 +136,7 @@ def _width_after_loop(node: Residual | Repeat, width: int, at: str) -> int:
     return width
 
 
+@lru_cache(maxsize=256)
 def places(model: Node, width: int) -> tuple[Place, ...]:
     """All places of the model, parents before children, as ``named_modules`` orders them."""
     out = tuple(_walk(model, width, path="", at="$.model", depth=0))
