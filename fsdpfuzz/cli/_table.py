@@ -40,7 +40,10 @@ def print_summary(summary: Summary) -> None:
 
 def _lines(found: Found) -> list[str]:
     kind = f"known as {found.known}" if found.known else "new"
-    lines = [f"{found.finding.key} ({kind}, {found.property_name})", textwrap.indent(found.message, "  ")]
+    lines = [
+        f"{found.finding.key} ({kind}, {found.property_name})",
+        textwrap.indent(found.message, "  "),
+    ]
     lines.append(f"  case   {found.case}")
     if found.repro is not None:
         lines.append(f"  repro  {found.repro}")

@@ -50,7 +50,7 @@ def test_the_case_under_way_is_on_disk(tmp_path: Path) -> None:
 def test_known_findings_are_matched_and_counted(tmp_path: Path) -> None:
     entry = {
         "id": "a-known-one",
-        "key": BIG.key,
+        "keys": [BIG.key],
         "when": {"api": [features(CASE)["api"]]},
         "message": "off",
         "torch": ">=2.7",
