@@ -19,6 +19,8 @@ SCALE_FACTOR = 256.0
 FLOOR_FACTOR = 32.0
 """Rounding units of the largest element of all tensors that are always allowed: sums in
 which large terms cancel keep the rounding of those terms."""
+DIVERGED = 1e300
+"""A baseline from which on DDP's own values were not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,12 @@ def tolerance(comparison: Comparison) -> float:
 
 
 def broken(comparison: Comparison) -> bool:
-    """Whether the deviation is more than rounding."""
+    """Whether the deviation is more than rounding.
+
+    Where DDP left the range of its dtype too, training diverged and nothing can be said.
+    """
+    if comparison.baseline >= DIVERGED:
+        return False
     if not comparison.finite:
         return True
     return comparison.error > tolerance(comparison)

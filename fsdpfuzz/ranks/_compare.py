@@ -196,7 +196,10 @@ def yardsticks(right: Values, single: Values) -> dict[str, Yardstick]:
         names.append(name)
         numbers.append(torch.stack([gap, scale]))
     rows: Sequence[Sequence[float]] = torch.stack(numbers).tolist() if numbers else []
-    return {name: Yardstick(*row) for name, row in zip(names, rows, strict=True)}
+    return {
+        name: Yardstick(*(value if abs(value) < NOT_FINITE else NOT_FINITE for value in row))
+        for name, row in zip(names, rows, strict=True)
+    }
 
 
 def floor_of(values: Values) -> float:

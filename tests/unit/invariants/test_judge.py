@@ -147,7 +147,7 @@ FAULTS: dict[str, tuple[Observation, str]] = {
         "size # does not match _",
     ),
     "equal_rejection": (
-        observed(errors=(raised(type="ValueError", documented=True), None)),
+        observed(errors=(raised(type="ValueError", documented=True, stage="case:wrap"), None)),
         "equal_rejection/rank_divergence/fsdp2:ValueError@torch/distributed/fsdp/_flat_param.py:"
         "unshard:size # does not match _",
     ),
@@ -169,7 +169,19 @@ def test_a_crash_on_one_rank_is_a_divergence() -> None:
 
 
 def test_a_documented_refusal_on_all_ranks_is_a_rejection() -> None:
-    refusal = raised(type="ValueError", documented=True)
+    refusal = raised(type="ValueError", documented=True, stage="case:wrap")
+    assert judge(CASE, observed(errors=(refusal, refusal))).status == "rejected"
+
+
+def test_an_assertion_about_its_own_state_is_no_refusal() -> None:
+    assertion = raised(type="ValueError", documented=True, message="expected to be in states")
+    (finding,) = judge(CASE, observed(errors=(assertion, assertion))).findings
+    assert finding.invariant == "no_crash"
+
+
+def test_a_documented_text_in_the_middle_of_training_is_a_refusal() -> None:
+    text = "Expects one homogeneous value for limit_all_gathers but got {True, False}"
+    refusal = raised(type="ValueError", documented=True, message=text)
     assert judge(CASE, observed(errors=(refusal, refusal))).status == "rejected"
 
 
@@ -203,9 +215,14 @@ def test_the_peer_of_a_dead_rank_is_not_blamed() -> None:
 
 
 def test_not_a_number_breaks_any_tolerance() -> None:
-    broken = comparison(error=1e300, finite=False, baseline=1e306)
+    broken = comparison(error=1e300, finite=False)
     (finding,) = judge(CASE, observed(subject(comparisons=(broken,)))).findings
     assert finding.key == "grad_parity/mismatch/fsdp2:not-finite"
+
+
+def test_nothing_is_said_where_ddp_diverged_too() -> None:
+    diverged = comparison(error=1e300, finite=False, baseline=1e300)
+    assert judge(CASE, observed(subject(comparisons=(diverged,)))).status == "passed"
 
 
 @pytest.mark.parametrize("relative", [1e-3, 1e-4])
