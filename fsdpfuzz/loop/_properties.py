@@ -39,6 +39,18 @@ def _parity(scope: Scope) -> SearchStrategy[CaseSpec]:
     return cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
 
 
+def _state_dict(scope: Scope) -> SearchStrategy[CaseSpec]:
+    from fsdpfuzz.strategies import state_dict_cases
+
+    return state_dict_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
+
+
+def _memory(scope: Scope) -> SearchStrategy[CaseSpec]:
+    from fsdpfuzz.strategies import memory_cases
+
+    return memory_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
+
+
 PROPERTIES: dict[str, Property] = {
     item.name: item
     for item in (
@@ -46,6 +58,16 @@ PROPERTIES: dict[str, Property] = {
             name="parity",
             about="FSDP trains as DDP does: losses, outputs, gradients, parameters, buffers",
             strategy=_parity,
+        ),
+        Property(
+            name="state_dict",
+            about="a state dict has the plain model's keys and values; loading it restores them",
+            strategy=_state_dict,
+        ),
+        Property(
+            name="memory",
+            about="a rank holds its shards and no more; the memory tracker counts right",
+            strategy=_memory,
         ),
     )
 }

@@ -27,6 +27,7 @@ from fsdpfuzz.ranks._shard import Sharded, dtype_of, shard
 from fsdpfuzz.spec import (
     CaseSpec,
     Fsdp1Plan,
+    Fsdp1Unit,
     Plan,
     StateDict,
     Step,
@@ -34,7 +35,6 @@ from fsdpfuzz.spec import (
     owners_among,
     unit_of,
 )
-from fsdpfuzz.spec import Fsdp1Unit as _Fsdp1Unit
 
 Form = tuple[tuple[int, ...], torch.dtype]
 
@@ -172,26 +172,32 @@ def _expected(case: CaseSpec, layout: Layout, request: StateDict, *, absent: boo
     found = case_places(case)
     owners = owners_among(found, case.plan)
     for fqn, owner in owners.items():
-        if owner is not None and _flat(case, owner):
+        if owner is not None and _cut(case, owner):
             keys.discard(fqn)
             keys.add(f"{owner}.{_state_fsdp1.FLAT}" if owner else _state_fsdp1.FLAT)
     flat_targets = {t.target for t in case.ties if owners.get(t.target) is not None}
-    return keys - {target for target in flat_targets if _flat(case, owners[target] or "")}
+    return keys - {target for target in flat_targets if _cut(case, owners[target] or "")}
 
 
 def _optional(case: CaseSpec, layout: Layout, *, absent: bool) -> set[str]:
-    """Keys that may be there: what no unit manages, on ranks that get no state dict."""
+    """Keys that may be there on ranks that get no state dict.
+
+    That is what no unit manages, and units under ``NO_SHARD``, of which fsdp1 says that it
+    returns the full state dict whatever was asked for.
+    """
     if not absent:
         return set()
     owners = owners_among(case_places(case), case.plan)
-    return {key for key in layout.forms if owners.get(key) is None}
+    return {
+        key for key in layout.forms if (owner := owners.get(key)) is None or not _cut(case, owner)
+    }
 
 
-def _flat(case: CaseSpec, owner: str) -> bool:
-    """Whether a unit's parameters appear as one flat parameter in a local state dict."""
+def _cut(case: CaseSpec, owner: str) -> bool:
+    """Whether a unit is sharded; with fsdp1 it is then one flat parameter in a local state dict."""
     unit = unit_of(case.plan, owner)
-    sharded = isinstance(unit, _Fsdp1Unit) and unit.sharding != "NO_SHARD"
-    return sharded and case.world_size > 1
+    whole = isinstance(unit, Fsdp1Unit) and unit.sharding == "NO_SHARD"
+    return not whole and case.world_size > 1
 
 
 def _misshapen(values: Mapping[str, Tensor], layout: Layout) -> list[str]:

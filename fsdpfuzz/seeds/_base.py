@@ -39,6 +39,14 @@ class Seed:
         return self.small
 
 
+def fitting(case: CaseSpec, seeds: Iterable[Seed], backend: str) -> CaseSpec:
+    """``case``, or the form of it that runs under ``backend`` if it is a seed's."""
+    for seed in seeds:
+        if seed.case == case:
+            return seed.on(backend) or case
+    return case
+
+
 def with_seeds(seeds: Iterable[Seed]) -> Callable[[T], T]:
     """Stacks the seeds on a ``@given`` test as explicit examples, the first one outermost."""
 

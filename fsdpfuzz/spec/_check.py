@@ -175,6 +175,8 @@ def _check_probes(case: CaseSpec) -> None:
         return
     if not isinstance(case.plan, Fsdp2Plan) or all(unit.path for unit in case.plan.units):
         raise CaseError("mem_tracker needs an fsdp2 plan with the root as a unit", path="$.probes")
+    if any(not c.path and c.side == "around" for c in case.checkpoints):
+        raise CaseError("mem_tracker needs the root bare: no checkpoint around it", path="$.probes")
     if case.twins:
         raise CaseError("mem_tracker measures one plan; leave out the twins", path="$.probes")
     for i, op in enumerate(case.program):
