@@ -59,6 +59,7 @@ distclean: clean
 	@touch $@
 
 .venv/.installed: .venv/.created constraints.txt pyproject.toml
+	@echo "Installing against constraints.txt; torch is large, so the first time takes minutes"
 	@$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
 	@$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev]"
 	@touch $@

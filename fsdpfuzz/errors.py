@@ -31,7 +31,7 @@ class CaseError(UsageError):
 
     def _render(self) -> str:
         where = f"{self.source}: " if self.source else ""
-        return f"{where}{self.path}: {self.reason}"
+        return one_line(f"{where}{self.path}: {self.reason}")
 
     def at(self, source: str) -> CaseError:
         """The same error, with the file that the case came from."""
@@ -48,3 +48,18 @@ class PoolError(FsdpFuzzError):
 
 class ContractError(FsdpFuzzError):
     """fsdpfuzz broke a promise to itself; please report it with the traceback."""
+
+
+def one_line(text: str, limit: int = 2_000) -> str:
+    """The text as one line that is safe to print, whatever was in the file it comes from.
+
+    Line ends, escape sequences and bytes that are no text are written out (``\\n``,
+    ``\\x1b``), and a text longer than ``limit`` loses its middle.
+    """
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
+    )

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from fsdpfuzz.errors import CaseError, UsageError
-from fsdpfuzz.spec import SCHEMA, CaseSpec, as_document, decode, digest, read_bounded
+from fsdpfuzz.corpus._write import write_atomically
+from fsdpfuzz.errors import CaseError, UsageError, one_line
+from fsdpfuzz.spec import (
+    MAX_FILE_BYTES,
+    SCHEMA,
+    CaseSpec,
+    as_document,
+    decode,
+    digest,
+    read_bounded,
+)
 
-Text = Annotated[str, Meta(max_length=20_000)]
-Short = Annotated[str, Meta(max_length=500)]
+_SHORT = 2_000
+_LONG = 20_000
+Text = Annotated[str, Meta(max_length=_LONG)]
+Short = Annotated[str, Meta(max_length=_SHORT)]
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""From an older schema to the next: version read → function over the whole document."""
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+
+MIGRATIONS: dict[int, Migration] = {}
+"""From an older schema to the next: version read → function over the whole document.
+
+A document is an envelope with its case under ``case``, or a bare case.
+"""
 
 KNOWN_NAME = "known.json"
+IN_FLIGHT = "inflight-"
+"""How the names of files begin that hold a case under way."""
+
+_AT_PATH = re.compile(r"(?P<reason>.*) - at `(?P<path>\$.*)`", re.DOTALL)
+T = TypeVar("T")
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +74,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    schema: int
+    schema: int = SCHEMA
     case: msgspec.Raw
     found: Found | None = None
     origin: Short = ""
@@ -63,27 +83,16 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def parse_entry(data: bytes, source: str) -> Entry:
     """An entry from the text of a file; :class:`CaseError` naming file and path.
 
-    A bare case document is an entry without provenance.
+    A bare case document is an entry without provenance. Documents of an older schema are
+    brought up to date by `MIGRATIONS`.
     """
-    document = _document(data, source)
-    version = document.get("schema", SCHEMA)
-    while isinstance(version, int) and version in MIGRATIONS:
-        document = MIGRATIONS[version](document)
-        data = msgspec.json.encode(document)
-        version = document.get("schema", SCHEMA)
+    document = decode_strictly(data, dict[str, Any], source)
+    current = _migrated(document, source)
+    if current is not document:
+        document, data = current, msgspec.json.encode(current)
     if "case" not in document:
         return Entry(case=decode(data, source=source))
-    if version != SCHEMA:
-        raise CaseError(
-            f"schema {version!r}, but this version reads {SCHEMA} and older",
-            path="$.schema",
-            source=source,
-        )
-    try:
-        envelope = msgspec.json.decode(data, type=_Envelope)
-    except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `")
-        raise CaseError(reason, path=path.rstrip("`") or "$", source=source) from None
+    envelope = decode_strictly(data, _Envelope, source)
     try:
         case = decode(bytes(envelope.case), source=source)
     except CaseError as error:
@@ -98,64 +107,124 @@ def read_entry(path: Path) -> Entry:
 
 
 def write_entry(path: Path, entry: Entry, *, durable: bool = True) -> None:
-    """Writes the whole file or nothing, even when the process is killed in between."""
+    """Writes the whole file or nothing, even when the process is killed in between.
+
+    Texts of the provenance that are longer than a reader accepts are cut.
+    """
     document: dict[str, Any] = {"schema": SCHEMA}
     if entry.origin:
-        document["origin"] = entry.origin
+        document["origin"] = _fitting(entry.origin, _SHORT)
     if entry.found is not None:
-        document["found"] = {
-            name: value for name, value in msgspec.to_builtins(entry.found).items() if value != ""
-        }
+        document["found"] = _provenance(entry.found)
     case = as_document(entry.case)
     case.pop("schema")
     document["case"] = case
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
-    write_atomically(path, text, durable=durable)
-
-
-def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replaces ``path`` by ``data`` in one step; ``durable`` also outlives a power failure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
+    packed = msgspec.json.encode(document)
+    text = msgspec.json.format(packed, indent=2) + b"\n"
+    write_atomically(path, text if len(text) <= MAX_FILE_BYTES else packed, durable=durable)
 
 
 def find_entries(paths: Iterable[Path]) -> Iterator[Path]:
     """The case files among ``paths``: files as named, folders searched through, sorted.
 
-    `known.json` and hidden files are passed over in folders. :class:`UsageError` for a path
-    that does not exist.
+    In folders `known.json`, hidden files and cases under way are passed over. A file that
+    is met twice is given once. :class:`UsageError` for a path that does not exist or that
+    by its name holds no case.
     """
+    seen: set[Path] = set()
     for path in paths:
-        if path.is_dir():
-            yield from sorted(
-                file
-                for file in path.rglob("*.json")
-                if file.name != KNOWN_NAME and not file.name.startswith(".")
-            )
-        elif path.exists():
-            yield path
-        else:
-            raise UsageError(f"{path}: no such file or folder")
+        for file in _below(path) if path.is_dir() else (_named(path),):
+            real = file.resolve()
+            if real not in seen:
+                seen.add(real)
+                yield file
 
 
-def _document(data: bytes, source: str) -> dict[str, Any]:
+def decode_strictly(data: bytes, kind: type[T], source: str) -> T:
+    """JSON of a given type; :class:`CaseError` with the path of what is wrong."""
     try:
-        document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CaseError(f"not valid JSON: {error}", source=source) from None
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        found = _AT_PATH.fullmatch(str(error))
+        reason, path = (found["reason"], found["path"]) if found else (str(error), "$")
+        raise CaseError(reason, path=path, source=source) from None
     except RecursionError:
         raise CaseError("nested too deeply to be a case", source=source) from None
-    if not isinstance(document, dict):
-        raise CaseError(f"an object is expected, not {type(document).__name__}", source=source)
+    except ValueError as error:
+        # DecodeError, UnicodeDecodeError, and what Python says of a number with too many digits.
+        raise CaseError(f"not valid JSON: {error}", source=source) from None
+
+
+def _migrated(document: dict[str, Any], source: str) -> dict[str, Any]:
+    version = document.get("schema", SCHEMA)
+    if type(version) is not int:
+        raise CaseError(f"{version!r} is no schema version", path="$.schema", source=source)
+    if version > SCHEMA:
+        raise CaseError(
+            f"schema {version} is newer than the newest that this fsdpfuzz reads, {SCHEMA}; "
+            "update fsdpfuzz",
+            path="$.schema",
+            source=source,
+        )
+    while version < SCHEMA:
+        step = MIGRATIONS.get(version)
+        if step is None:
+            raise CaseError(
+                f"there is no schema {version}; this fsdpfuzz reads {SCHEMA}"
+                + "".join(f", {older}" for older in sorted(MIGRATIONS, reverse=True)),
+                path="$.schema",
+                source=source,
+            )
+        try:
+            document = {**step(document), "schema": version + 1}
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise CaseError(
+                f"cannot be brought from schema {version} to {version + 1}: "
+                f"{type(error).__name__}: {error}",
+                source=source,
+            ) from None
+        version += 1
+        case = document.get("case")
+        if isinstance(case, dict) and "schema" in case:
+            document["case"] = {**case, "schema": version}
     return document
+
+
+def _below(folder: Path) -> list[Path]:
+    return sorted(
+        file
+        for file in folder.rglob("*.json")
+        if file.name != KNOWN_NAME
+        and not file.name.startswith(IN_FLIGHT)
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and file.is_file()
+    )
+
+
+def _named(path: Path) -> Path:
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise UsageError(one_line(f"{path}: cannot be read: {error.strerror}")) from None
+    if not exists:
+        raise UsageError(one_line(f"{path}: no such file or folder"))
+    if path.name == KNOWN_NAME:
+        raise UsageError(one_line(f"{path}: holds known findings, not a case"))
+    if path.suffix != ".json":
+        raise UsageError(one_line(f"{path}: saved cases are .json files"))
+    return path
+
+
+def _provenance(found: Found) -> dict[str, Any]:
+    limits = {"message": _LONG}
+    return {
+        name: _fitting(value, limits.get(name, _SHORT)) if isinstance(value, str) else value
+        for name, value in msgspec.to_builtins(found).items()
+        if value != ""
+    }
+
+
+def _fitting(text: str, limit: int) -> str:
+    # A message may hold bytes that were no UTF-8 (lone surrogates), which JSON cannot carry.
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -13,6 +13,7 @@ from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from fsdpfuzz.corpus._entry import decode_strictly
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.spec import CaseSpec, as_document, decode, features, read_bounded
 from fsdpfuzz.verdict import Finding
@@ -20,7 +21,9 @@ from fsdpfuzz.verdict import Finding
 _MAX_BYTES = 8 << 20
 
 
-Key = Annotated[str, Meta(pattern=r"^[a-z_]+/[a-z_]+/.+$", max_length=500)]
+_KEY = r"^[a-z_]+/[a-z_]+/([^*]+|fsdp[12][^*]*\*)$"
+Key = Annotated[str, Meta(pattern=_KEY, max_length=2000)]
+Value = Annotated[str, Meta(max_length=200)]
 
 
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,16 +36,17 @@ class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     id: Annotated[str, Meta(pattern=r"^[a-z0-9-]{3,80}$")]
     keys: Annotated[tuple[Key, ...], Meta(min_length=1)]
-    """Keys of findings; a final ``*`` stands for any ending, as the same crash shows at
-    several places."""
-    when: Annotated[dict[str, tuple[str, ...]], Meta(min_length=1)]
+    """Keys of findings; a final ``*``, after the API at least, stands for any ending, as the
+    same crash shows at several places."""
+    when: Annotated[dict[str, Annotated[tuple[Value, ...], Meta(min_length=1)]], Meta(min_length=1)]
+    """Feature name to the values it may take."""
     message: Annotated[str, Meta(max_length=1000)]
-    """A regular expression."""
+    """A regular expression, searched for; it does not fit an empty message."""
     torch: Annotated[str, Meta(max_length=100)]
     """Versions, as PEP 440 writes them: ``>=2.7,<2.14``."""
     backends: Annotated[tuple[str, ...], Meta(min_length=1)]
     reason: Annotated[str, Meta(min_length=20, max_length=4000)]
-    link: Annotated[str, Meta(max_length=500)] = ""
+    link: Annotated[str, Meta(pattern=r"^(https?://\S+)?$", max_length=500)] = ""
     date: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     case: msgspec.Raw
     """The smallest case that shows it, as a case document."""
@@ -51,11 +55,14 @@ class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Whether it explains ``finding`` in ``case``."""
         return (
             self._has_key(finding.key)
-            and backend in self.backends
-            and _fits(torch, self.torch)
+            and self.applies(torch=torch, backend=backend)
             and re.search(self.message, finding.message) is not None
             and _has_features(case, self.when)
         )
+
+    def applies(self, *, torch: str, backend: str) -> bool:
+        """Whether it is about this torch version and this backend."""
+        return backend in self.backends and _fits(torch, self.torch)
 
     def _has_key(self, key: str) -> bool:
         return any(
@@ -83,13 +90,7 @@ class Known:
         """Reads and checks a file; :class:`CaseError` naming file and path."""
         source = os.fspath(path)
         data = read_bounded(path, _MAX_BYTES)
-        try:
-            entries = msgspec.json.decode(data, type=_File).known
-        except msgspec.ValidationError as error:
-            reason, _, at = str(error).partition(" - at `")
-            raise CaseError(reason, path=at.rstrip("`") or "$", source=source) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise CaseError(f"not valid JSON: {error}", source=source) from None
+        entries = decode_strictly(data, _File, source).known
         seen: set[str] = set()
         for i, entry in enumerate(entries):
             _check(entry, f"$.known[{i}]", source)
@@ -126,9 +127,7 @@ class Ledger:
         return tuple(
             entry.id
             for entry in self._known.entries
-            if not self._counts[entry.id]
-            and backend in entry.backends
-            and _fits(torch, entry.torch)
+            if not self._counts[entry.id] and entry.applies(torch=torch, backend=backend)
         )
 
 
@@ -145,13 +144,19 @@ def known_document(entries: tuple[KnownFinding, ...]) -> bytes:
 
 def _check(entry: KnownFinding, at: str, source: str) -> None:
     try:
-        re.compile(entry.message)
-    except re.error as error:
+        broad = re.compile(entry.message).search("") is not None
+    except (re.error, OverflowError, RecursionError) as error:
         raise CaseError(
             f"{entry.message!r} is no regular expression: {error}",
             path=f"{at}.message",
             source=source,
         ) from None
+    if broad:
+        raise CaseError(
+            f"{entry.message!r} fits any message and would hide other defects",
+            path=f"{at}.message",
+            source=source,
+        )
     try:
         SpecifierSet(entry.torch)
     except InvalidSpecifier:

@@ -3,70 +3,109 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from pathlib import Path
 
-from fsdpfuzz.corpus._entry import Entry, read_entry, write_entry
+from fsdpfuzz.corpus._entry import IN_FLIGHT, Entry, read_entry, write_entry
+from fsdpfuzz.corpus._write import is_alive, started, sweep
 from fsdpfuzz.errors import CaseError
-from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.spec import CaseSpec, digest
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _MAX_SLUG = 60
-_IN_FLIGHT = re.compile(r"inflight-(\d+)\.json")
+_SLOT = re.compile(rf"{IN_FLIGHT}(\d+)(?:-(\d+))?(?:-again(\d+)-[0-9a-f]+)?\.json")
+_MAX_KILLS = 3
 
 
 class Store:
     """Keeps cases under ``folder``; several processes may use one folder at once.
 
     The case under way lies in a file named after this process. A process that is killed
-    leaves it behind, and the next run finds it by `pending`.
+    leaves it behind, and the next run takes it over by `pending`.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._slot = folder / f"inflight-{os.getpid()}.json"
+        self._current: Path | None = None
+        self._again: dict[str, Path] = {}
+        """Cases taken over from killed runs and not judged yet: digest to file."""
+
+    @property
+    def failures(self) -> Path:
+        """The folder of the kept cases."""
+        return self.folder / "failures"
 
     def begin(self, case: CaseSpec) -> None:
         """Puts a case on disk before it runs."""
-        write_entry(self._slot, Entry(case=case), durable=False)
+        self._current = self._again.pop(digest(case), None)
+        if self._current is None:
+            self._current = self.folder / f"{_stem()}.json"
+            write_entry(self._current, Entry(case=case), durable=False)
 
     def finish(self) -> None:
         """The case of `begin` has been judged, and kept if it failed."""
-        self._slot.unlink(missing_ok=True)
+        if self._current is not None:
+            self._current.unlink(missing_ok=True)
+            self._current = None
 
     def keep(self, entry: Entry) -> Path:
         """Keeps a failing case for good; its file."""
         key = entry.found.key if entry.found is not None else entry.origin or "case"
-        path = self.folder / "failures" / f"{slug(key)}-{entry.digest}.json"
+        path = self.failures / f"{slug(key)}-{entry.digest}.json"
         write_entry(path, entry)
         return path
 
     def pending(self) -> list[Entry]:
-        """The cases at which processes were killed; each is handed out once."""
+        """The cases at which processes were killed; only one process gets each.
+
+        Their files stay, under this process's name, until the case was run and `finish`
+        called, so that a second kill does not lose them. A case at which runs were killed
+        three times is put among the failures instead and not given out any more.
+        """
         found = []
-        for path in sorted(self.folder.glob("inflight-*.json")):
-            name = _IN_FLIGHT.fullmatch(path.name)
-            if name is None or _is_alive(int(name[1])):
+        for path in sorted(self.folder.glob(f"{IN_FLIGHT}*.json")):
+            name = _SLOT.fullmatch(path.name)
+            if name is None or is_alive(int(name[1]), int(name[2] or 0)):
                 continue
-            with contextlib.suppress(CaseError):
-                found.append(read_entry(path))
-            path.unlink(missing_ok=True)
-        for leftover in self.folder.rglob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
+            kills = int(name[3] or 0) + 1
+            with contextlib.suppress(CaseError, FileNotFoundError):
+                entry = read_entry(path)
+                own = self.folder / f"{_stem()}-again{kills}-{entry.digest}.json"
+                # Of several processes that look at the same time, one can rename.
+                path.rename(own)
+                if kills >= _MAX_KILLS:
+                    self._give_up(own, entry)
+                elif entry.digest in self._again:
+                    own.unlink()
+                else:
+                    self._again[entry.digest] = own
+                    found.append(entry)
+        for folder in (self.folder, self.failures):
+            sweep(folder)
         return found
+
+    def _give_up(self, path: Path, entry: Entry) -> None:
+        kept = self.failures / f"killed-run-{entry.digest}.json"
+        origin = f"runs were killed {_MAX_KILLS} times at this case"
+        write_entry(kept, Entry(case=entry.case, origin=origin))
+        path.unlink()
+
+
+def _stem() -> str:
+    # Not remembered: a fork would go on under its parent's name.
+    pid = os.getpid()
+    return f"{IN_FLIGHT}{pid}-{started(pid)}"
 
 
 def slug(text: str) -> str:
-    """Lower-case letters, digits and hyphens of ``text``: safe as a part of a file name."""
-    return _NOT_IN_NAMES.sub("-", text.lower()).strip("-")[:_MAX_SLUG].strip("-") or "case"
+    """Lower-case letters, digits and hyphens of ``text``: safe as a part of a file name.
 
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
+    A long text is cut and ends in a digest, so that two that begin alike stay apart.
+    """
+    short = _NOT_IN_NAMES.sub("-", text.lower()).strip("-")
+    if len(short) > _MAX_SLUG:
+        tail = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
+        short = f"{short[: _MAX_SLUG - 9].strip('-')}-{tail}"
+    return short or "case"

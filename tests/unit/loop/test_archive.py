@@ -41,9 +41,10 @@ def test_the_case_under_way_is_on_disk(tmp_path: Path) -> None:
     (slot,) = tmp_path.glob("*.json")
     assert read_entry(slot).case == CASE
     slot.rename(tmp_path / "inflight-999999999.json")
-    assert FileArchive(tmp_path).pending() == [CASE]
-    archive.begin(CASE)
-    archive.finish()
+    later = FileArchive(tmp_path)
+    assert later.pending() == [CASE]
+    later.begin(CASE)
+    later.finish()
     assert not list(tmp_path.glob("*.json"))
 
 

@@ -1,0 +1,214 @@
+"""Looking after saved cases: list, show, add, prune; and whether known findings still show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from fsdpfuzz.corpus._entry import Entry, Found, find_entries, read_entry, write_entry
+from fsdpfuzz.corpus._known import Known, KnownFinding
+from fsdpfuzz.corpus._store import slug
+from fsdpfuzz.errors import CaseError, one_line
+from fsdpfuzz.spec import CaseSpec, encode, features, pretty
+from fsdpfuzz.verdict import Finding
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a corpus. ``entry`` is None where ``fault`` says why it cannot be read."""
+
+    path: Path
+    entry: Entry | None = None
+    fault: str = ""
+
+
+class Added(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a case that was to be added; ``new`` is False if it was there before."""
+
+    source: Path
+    path: Path
+    new: bool
+
+
+class Removal(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a corpus does not need, and the one that says the same or more."""
+
+    path: Path
+    reason: str
+    instead: Path
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the minimal case of a known finding does today.
+
+    ``shows``: it fails as the entry says. ``gone``: it does not fail any more. ``differs``:
+    it fails, but in a way that the entry does not explain. ``skipped``: the entry is about
+    other versions or backends, or the case needs more ranks than there are.
+    """
+
+    known: KnownFinding
+    state: Literal["shows", "gone", "differs", "skipped"]
+    detail: str = ""
+
+
+def rows(paths: Iterable[Path]) -> Iterator[Row]:
+    """Every case file among ``paths``, readable or not, in the order of `find_entries`."""
+    for path in find_entries(paths):
+        try:
+            yield Row(path=path, entry=read_entry(path))
+        except CaseError as error:
+            yield Row(path=path, fault=str(error))
+
+
+def describe(entry: Entry) -> str:
+    """Provenance, options and the case itself, for a person."""
+    lines = [f"digest      {entry.digest}"]
+    if entry.origin:
+        lines.append(f"restates    {one_line(entry.origin)}")
+    if entry.found is not None:
+        lines += [
+            f"{name.replace('_', ' '):<11} {one_line(str(value))}"
+            for name, value in msgspec.structs.asdict(entry.found).items()
+            if value != ""
+        ]
+    lines += ["", "options"]
+    lines += [f"  {name:<22} {value}" for name, value in features(entry.case).items()]
+    return "\n".join([*lines, "", pretty(entry.case)])
+
+
+def add_cases(paths: Iterable[Path], folder: Path, *, origin: str = "") -> list[Added]:
+    """Copies the cases of ``paths`` into ``folder``, which gets each case once.
+
+    All are read before the first is written, so a bad file (:class:`CaseError`) changes
+    nothing. ``origin`` replaces the origin of those that are added.
+    """
+    present = {row.entry.digest: row.path for row in _readable(folder)}
+    entries = [(path, read_entry(path)) for path in find_entries(paths)]
+    added = []
+    for source, entry in entries:
+        new = entry.digest not in present
+        if new:
+            kept = Entry(case=entry.case, found=entry.found, origin=origin or entry.origin)
+            target = folder / f"{_name(kept)}-{entry.digest}.json"
+            write_entry(target, kept)
+            present[entry.digest] = target
+        added.append(Added(source=source, path=present[entry.digest], new=new))
+    return added
+
+
+def prunable(folder: Path) -> list[Removal]:
+    """The files of ``folder`` that can go: the caller removes them.
+
+    These are copies of a case for the same finding, and cases of a finding that was shrunk
+    to a smaller one on the same torch and backend. Cases with an origin stay, as do
+    unreadable files and, of a finding that shows each time, everything larger than a case
+    that shows it only sometimes.
+    """
+    removals: dict[Path, Removal] = {}
+    kept: dict[tuple[str, str], _Read] = {}
+    for row in sorted(_readable(folder), key=_worth):
+        same = (row.entry.digest, _key(row.entry))
+        best = kept.setdefault(same, row)
+        if best is not row:
+            removals[row.path] = Removal(path=row.path, reason="the same case", instead=best.path)
+    for row in kept.values():
+        smaller = _shrunk_to(row, kept.values())
+        if smaller is not None:
+            removals[row.path] = Removal(
+                path=row.path, reason="shrunk to a smaller case", instead=smaller.path
+            )
+    return [_settled(removals[path], removals) for path in sorted(removals)]
+
+
+def check_known(
+    known: Known,
+    findings_of: Callable[[CaseSpec], Sequence[Finding]],
+    *,
+    torch: str,
+    backend: str,
+    most_ranks: int = 8,
+) -> Iterator[Checked]:
+    """Runs the minimal case of each known finding by ``findings_of`` and compares.
+
+    ``findings_of`` gives all findings of a case, known ones too.
+    """
+    for entry in known.entries:
+        case = entry.minimal()
+        if not entry.applies(torch=torch, backend=backend):
+            detail = f"it is about torch {entry.torch} on {', '.join(entry.backends)}"
+            yield Checked(known=entry, state="skipped", detail=detail)
+            continue
+        if case.world_size > most_ranks:
+            detail = f"it needs {case.world_size} ranks"
+            yield Checked(known=entry, state="skipped", detail=detail)
+            continue
+        findings = findings_of(case)
+        if any(entry.matches(case, f, torch=torch, backend=backend) for f in findings):
+            yield Checked(known=entry, state="shows")
+        elif findings:
+            detail = "; ".join(one_line(f"{f.key}: {f.message}", 300) for f in findings)
+            yield Checked(known=entry, state="differs", detail=detail)
+        else:
+            yield Checked(known=entry, state="gone")
+
+
+class _Read(msgspec.Struct, frozen=True, kw_only=True):
+    path: Path
+    entry: Entry
+
+
+def _readable(folder: Path) -> list[_Read]:
+    if not folder.is_dir():
+        return []
+    return [
+        _Read(path=row.path, entry=row.entry) for row in rows([folder]) if row.entry is not None
+    ]
+
+
+def _key(entry: Entry) -> str:
+    return entry.found.key if entry.found is not None else ""
+
+
+def _name(entry: Entry) -> str:
+    return slug(_key(entry) or entry.origin or "case")
+
+
+def _worth(row: _Read) -> tuple[bool, int, int, str]:
+    """The best of several copies comes first."""
+    steps = row.entry.found.shrink_steps if row.entry.found is not None else 0
+    return (not row.entry.origin, -steps, len(row.path.parts), str(row.path))
+
+
+def _shrunk_to(row: _Read, others: Iterable[_Read]) -> _Read | None:
+    found = row.entry.found
+    if found is None or row.entry.origin:
+        return None
+    size = _size(row)
+    smaller = [
+        other
+        for other in others
+        if other.entry.found is not None
+        and other.entry.found.shrink_steps > 0
+        and _series(other.entry.found) == _series(found)
+        and _size(other) < size
+        and (not other.entry.found.rate or found.rate)
+    ]
+    return min(smaller, key=_size, default=None)
+
+
+def _series(found: Found) -> tuple[str, str, str]:
+    return (found.key, found.torch, found.backend)
+
+
+def _size(row: _Read) -> tuple[int, int]:
+    return (len(encode(row.entry.case)), row.entry.case.world_size)
+
+
+def _settled(removal: Removal, removals: dict[Path, Removal]) -> Removal:
+    """The removal, pointing at a file that stays."""
+    instead = removal.instead
+    while instead in removals:
+        instead = removals[instead].instead
+    return Removal(path=removal.path, reason=removal.reason, instead=instead)
