@@ -120,6 +120,11 @@ GROUND: dict[str, Ground] = {
         holds=leave.has_cut_reentrant,
         leave=leave.without_cut_reentrant,
     ),
+    "fsdp2_repeated_reentrant": Ground(
+        why="reentrant checkpointing of a module that is called again: wrong gradients",
+        holds=leave.repeats_reentrant,
+        leave=leave.without_cut_reentrant,
+    ),
     "fsdp1_identity_unit": Ground(
         why="a unit that returns its input: an assertion about FSDP's own state",
         holds=leave.has_identity_unit,

@@ -74,6 +74,11 @@ def has_cut_reentrant(case: CaseSpec) -> bool:
     return any(scope != "whole" for scope in reentrant_scopes(case, case_places(case)).values())
 
 
+def repeats_reentrant(case: CaseSpec) -> bool:
+    """Whether what a reentrant checkpoint recomputes is called several times."""
+    return "repeated" in reentrant_scopes(case, case_places(case)).values()
+
+
 def without_cut_reentrant(case: CaseSpec) -> CaseSpec:
     """Makes those checkpoints non-reentrant."""
     scopes = reentrant_scopes(case, case_places(case))

@@ -211,9 +211,12 @@ def _is_unsharded(unit: FullyShardedDataParallel) -> bool:
     if handle is None or not handle.uses_sharded_strategy:
         return False
     flat = handle.flat_param
+    local: torch.Tensor | None = getattr(flat, "_local_shard", None)
+    if local is None:
+        return False  # its forward never ran, so nothing was ever gathered
     padded: torch.Tensor | None = getattr(flat, "_full_param_padded", None)
     alive = padded is not None and padded.untyped_storage().size() > 0
-    return alive or flat.data.shape != flat._local_shard.shape
+    return alive or flat.data.shape != local.shape
 
 
 def _contains(outer: str, inner: str) -> bool:
