@@ -60,7 +60,7 @@ class RunSettings:
 
 
 def default_known() -> Path | None:
-    """``corpus/known.json`` of the current folder, or of the checkout that this runs from."""
-    checkout = Path(__file__).resolve().parents[2]
-    candidates = (Path("corpus/known.json"), checkout / "corpus" / "known.json")
+    """``corpus/known.json`` of the current folder, else the one that fsdpfuzz comes with."""
+    packaged = Path(__file__).resolve().parents[1] / "saved" / "known.json"
+    candidates = (Path("corpus/known.json"), packaged)
     return next((path for path in candidates if path.is_file()), None)
