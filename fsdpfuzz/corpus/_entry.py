@@ -44,7 +44,9 @@ _AT_PATH = re.compile(r"(?P<reason>.*) - at `(?P<path>\$.*)`", re.DOTALL)
 T = TypeVar("T")
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Found(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """How a finding came about."""
 
     key: Short
@@ -133,6 +135,7 @@ def find_entries(paths: Iterable[Path]) -> Iterator[Path]:
     """
     seen: set[Path] = set()
     for path in paths:
+        _must_exist(path)
         for file in _below(path) if path.is_dir() else (_named(path),):
             real = file.resolve()
             if real not in seen:
@@ -201,13 +204,16 @@ def _below(folder: Path) -> list[Path]:
     )
 
 
-def _named(path: Path) -> Path:
+def _must_exist(path: Path) -> None:
     try:
         exists = path.exists()
     except OSError as error:
         raise UsageError(one_line(f"{path}: cannot be read: {error.strerror}")) from None
     if not exists:
         raise UsageError(one_line(f"{path}: no such file or folder"))
+
+
+def _named(path: Path) -> Path:
     if path.name == KNOWN_NAME:
         raise UsageError(one_line(f"{path}: holds known findings, not a case"))
     if path.suffix != ".json":
@@ -220,7 +226,6 @@ def _provenance(found: Found) -> dict[str, Any]:
     return {
         name: _fitting(value, limits.get(name, _SHORT)) if isinstance(value, str) else value
         for name, value in msgspec.to_builtins(found).items()
-        if value != ""
     }
 
 

@@ -107,9 +107,9 @@ def prunable(folder: Path) -> list[Removal]:
     that shows it only sometimes.
     """
     removals: dict[Path, Removal] = {}
-    kept: dict[tuple[str, str], _Read] = {}
+    kept: dict[tuple[str, ...], _Read] = {}
     for row in sorted(_readable(folder), key=_worth):
-        same = (row.entry.digest, _key(row.entry))
+        same = (row.entry.digest, *_series(row.entry.found))
         best = kept.setdefault(same, row)
         if best is not row:
             removals[row.path] = Removal(path=row.path, reason="the same case", instead=best.path)
@@ -175,10 +175,11 @@ def _name(entry: Entry) -> str:
     return slug(_key(entry) or entry.origin or "case")
 
 
-def _worth(row: _Read) -> tuple[bool, int, int, str]:
+def _worth(row: _Read) -> tuple[bool, bool, int, int, str]:
     """The best of several copies comes first."""
-    steps = row.entry.found.shrink_steps if row.entry.found is not None else 0
-    return (not row.entry.origin, -steps, len(row.path.parts), str(row.path))
+    found = row.entry.found
+    rare, steps = (bool(found.rate), found.shrink_steps) if found is not None else (False, 0)
+    return (not row.entry.origin, rare, -steps, len(row.path.parts), str(row.path))
 
 
 def _shrunk_to(row: _Read, others: Iterable[_Read]) -> _Read | None:
@@ -198,8 +199,8 @@ def _shrunk_to(row: _Read, others: Iterable[_Read]) -> _Read | None:
     return min(smaller, key=_size, default=None)
 
 
-def _series(found: Found) -> tuple[str, str, str]:
-    return (found.key, found.torch, found.backend)
+def _series(found: Found | None) -> tuple[str, ...]:
+    return () if found is None else (found.key, found.torch, found.backend)
 
 
 def _size(row: _Read) -> tuple[int, int]:
