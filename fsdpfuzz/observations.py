@@ -106,6 +106,8 @@ class Subject(Record, frozen=True, kw_only=True):
     states_taken: int = 0
     tracker_peak: int = 0
     """Bytes, by ``FSDPMemTracker``; 0 when not asked for."""
+    tracker_shards: int = 0
+    """Bytes of sharded parameters, by ``FSDPMemTracker`` at its peak."""
     device_peak: int = 0
     """Bytes, by the CUDA allocator; 0 on a CPU."""
 

@@ -140,6 +140,11 @@ GROUND: dict[str, Ground] = {
         holds=state.takes_local_state_of_originals,
         leave=state.with_sharded_state,
     ),
+    "fsdp2_tracked_idle_unit": Ground(
+        why="the memory tracker looks for the whole parameters of a unit that was never called",
+        holds=state.tracks_idle_unit,
+        leave=state.untracked,
+    ),
 }
 """Known defects, by the names that ``cases(avoid=...)`` takes; the API comes first."""
 

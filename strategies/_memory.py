@@ -18,9 +18,11 @@ from fsdpfuzz.spec import (
     Precision,
     Step,
     ZeroGrad,
+    case_places,
 )
 from fsdpfuzz.strategies._cases import cases
 from fsdpfuzz.strategies._choose import Draw, chance, pick
+from fsdpfuzz.strategies._state_ground import TRACKER_GROUND, idle_units
 
 MAX_ITERATIONS = 3
 
@@ -47,15 +49,17 @@ def memory_cases(
     Shrinks towards what `cases` shrinks to.
     """
     base = cases(apis=apis, world_sizes=world_sizes, misuse=misuse, avoid=avoid)
-    return _memory_cases(base)
+    return _memory_cases(base, avoid)
 
 
 @st.composite
-def _memory_cases(draw: Draw, base: st.SearchStrategy[CaseSpec]) -> CaseSpec:
+def _memory_cases(draw: Draw, base: st.SearchStrategy[CaseSpec], avoid: frozenset[str]) -> CaseSpec:
     case = draw(base)
     if not isinstance(case.plan, Fsdp2Plan) or not chance(draw, 50):
         return case
-    precision, offload = pick(draw, _PRECISIONS), chance(draw, 25)
+    # A float32 buffer would turn what lies behind it into float32 too, and matrices would clash.
+    plain = not any(place.buffers for place in case_places(case))
+    precision, offload = pick(draw, _PRECISIONS if plain else (None,)), chance(draw, 25)
     units = [
         msgspec.structs.replace(unit, precision=precision, cpu_offload=offload)
         for unit in case.plan.units
@@ -65,6 +69,9 @@ def _memory_cases(draw: Draw, base: st.SearchStrategy[CaseSpec]) -> CaseSpec:
     iteration: tuple[Op, ...] = (Forward(), Backward(), Step())
     if chance(draw, 60):
         iteration = (*iteration, ZeroGrad())
+    if not chance(draw, 3) or TRACKER_GROUND in avoid:
+        idle = frozenset(idle_units(case))
+        units = [unit for unit in units if unit.path not in idle]
     adam = Optimizer(name="adam", lr=0.01)
     return msgspec.structs.replace(
         case,

@@ -1,12 +1,13 @@
-"""Known defects of saving and loading, for `GROUND`."""
+"""Known defects of saving, loading and tracking memory, for `GROUND`."""
 
 from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.spec import CaseSpec, Fsdp1Plan, StateDict
+from fsdpfuzz.spec import CaseSpec, Fsdp1Plan, StateDict, case_places, planned_units
 
 STATE_GROUND = ("fsdp1_offloaded_full_state", "fsdp1_local_state_of_originals")
+TRACKER_GROUND = "fsdp2_tracked_idle_unit"
 
 
 def offloads_full_state(case: CaseSpec) -> bool:
@@ -49,3 +50,23 @@ def with_sharded_state(case: CaseSpec) -> CaseSpec:
             for op in case.program
         ),
     )
+
+
+def idle_units(case: CaseSpec) -> tuple[str, ...]:
+    """Paths of the units that are never called."""
+    idle = {
+        place.path
+        for place in case_places(case)
+        if place.parameters and not any(parameter.used for parameter in place.parameters)
+    }
+    return tuple(path for path in planned_units(case) if path in idle)
+
+
+def tracks_idle_unit(case: CaseSpec) -> bool:
+    """Whether memory is tracked with a unit that no forward reaches."""
+    return "mem_tracker" in case.probes and bool(idle_units(case))
+
+
+def untracked(case: CaseSpec) -> CaseSpec:
+    """Without the tracker, where a unit is idle."""
+    return msgspec.structs.replace(case, probes=()) if tracks_idle_unit(case) else case

@@ -11,15 +11,19 @@ from fsdpfuzz.spec import (
     Plan,
     grad_bytes,
     grads_known,
+    managed_bytes,
     settled,
     shard_bytes,
     steps_after_backward,
     unit_numel,
+    unit_owner,
 )
 from fsdpfuzz.verdict import Finding
 
 ACCURACY = 0.1
 """By how much the tracker's peak may differ from the device's, as a part of the device's."""
+_ROUNDED = 512
+"""Bytes to which a CUDA allocation is rounded up, and the tracker's count with it."""
 
 
 def _shards(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
@@ -71,6 +75,18 @@ def _tracker(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
         return
     for report, subject in subjects(observation):
         peak, device = subject.tracker_peak, subject.device_peak
+        shards, count = managed_bytes(case), len(unit_owner(case))
+        if not shards <= subject.tracker_shards <= shards + _ROUNDED * count:
+            yield Finding(
+                invariant="tracker_accuracy",
+                symptom="mismatch",
+                where=f"{label(subject, case)}:shards-{_more(subject.tracker_shards, shards)}",
+                message=f"the tracker counts {subject.tracker_shards} bytes of sharded parameters, "
+                f"but should count {shards} [rank {report.rank}]",
+                observed=str(subject.tracker_shards),
+                expected=str(shards),
+            )
+            return
         if device:
             off = abs(peak / device - 1.0) > ACCURACY
             should = f"{device} within {ACCURACY:.0%}, the device's"

@@ -11,7 +11,7 @@ import gc
 
 import torch
 from torch import Tensor
-from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker, _FSDPRefType
 
 from fsdpfuzz.observations import Subject, UnitState
 from fsdpfuzz.ranks._build import build
@@ -21,6 +21,8 @@ from fsdpfuzz.ranks._modules import call
 from fsdpfuzz.ranks._program import make_optimizer, module_at
 from fsdpfuzz.ranks._shard import Sharded, shard
 from fsdpfuzz.spec import Backward, CaseSpec, Dense, Forward, Step, ZeroGrad
+
+_SHARDED = _FSDPRefType.SHARDED_PARAM
 
 
 def measure(case: CaseSpec, env: RankEnv) -> Subject:
@@ -44,7 +46,7 @@ def measure(case: CaseSpec, env: RankEnv) -> Subject:
     states = []
     with tracker:
         states = _run(case, sharded, optimizer, inputs, tracker, env)
-    peak = tracker.get_tracker_snapshot("peak").get(env.device, {})
+    peak = tracker.get_tracker_snapshot("peak")
     device_peak = 0
     if env.device.type == "cuda":
         torch.cuda.synchronize(env.device)
@@ -54,7 +56,8 @@ def measure(case: CaseSpec, env: RankEnv) -> Subject:
         unit_states=tuple(states),
         shard_bytes=sharded.held_bytes(),
         grad_bytes=sharded.grad_bytes(),
-        tracker_peak=int(peak.get("Total", 0)),
+        tracker_peak=int(peak.get(env.device, {}).get("Total", 0)),
+        tracker_shards=sum(int(held.get(_SHARDED, 0)) for held in peak.values()),
         device_peak=device_peak,
     )
 

@@ -97,16 +97,19 @@ def take(
     missing = sorted(expected - state.keys())
     unexpected = sorted(state.keys() - expected - _optional(case, layout, absent=absent))
     misshapen = () if values is None else tuple(_misshapen(values, layout))
-    if rank0_only and first:
-        state = _broadcast(state, env)
-    blank = shard(_blank(case).to(env.device), case.plan, case.checkpoints, env)
-    api.load(blank.model, request, state)
+    reloaded: tuple[Comparison, ...] = ()
+    if not _anywhere(bool(missing or unexpected or misshapen), env):
+        if rank0_only and first:
+            state = _broadcast(state, env)
+        blank = shard(_blank(case).to(env.device), case.plan, case.checkpoints, env)
+        api.load(blank.model, request, state)
+        reloaded = _same(sharded, blank, layout, op)
     return Taken(
         values=values,
         missing=tuple(missing),
         unexpected=tuple(unexpected),
         misshapen=misshapen,
-        reloaded=_same(sharded, blank, layout, op),
+        reloaded=reloaded,
     )
 
 
@@ -218,6 +221,13 @@ def _blank(case: CaseSpec) -> nn.Module:
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.copy_(torch.where(tensor == 0, -1, 0))
     return model
+
+
+def _anywhere(mine: bool, env: RankEnv) -> bool:
+    """Whether it is so on any rank. A load that must fail would hide what is wrong."""
+    flag = torch.tensor([float(mine)], device=env.device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    return bool(flag.item())
 
 
 def _broadcast(state: dict[str, Any], env: RankEnv) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from fsdpfuzz.spec._base import SCHEMA, Part
 from fsdpfuzz.spec._bytes import (
     grad_bytes,
     grads_known,
+    managed_bytes,
     settled,
     shard_bytes,
     steps_after_backward,
@@ -191,6 +192,7 @@ __all__ = [
     "innermost",
     "kept_quiet_units",
     "load",
+    "managed_bytes",
     "mixed_units",
     "owners_among",
     "parameters",

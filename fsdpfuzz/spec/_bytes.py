@@ -39,6 +39,13 @@ def shard_bytes(case: CaseSpec, plan: Plan | None = None) -> int:
     return ITEM * total
 
 
+def managed_bytes(case: CaseSpec) -> int:
+    """As `shard_bytes`, without the parameters that no unit manages."""
+    groups = _by_unit(case, case.plan)
+    loose = sum(p.numel for owner, parameters in groups if owner is None for p in parameters)
+    return shard_bytes(case) - ITEM * loose
+
+
 def grad_bytes(case: CaseSpec, rank: int, plan: Plan | None = None) -> int:
     """Bytes of gradients on ``rank`` when every trainable parameter has one, reduced."""
     plan = plan or case.plan
