@@ -133,7 +133,8 @@ def _misuse_names(api: str) -> tuple[str, ...]:
 
 @cache
 def _grounds(api: str) -> tuple[tuple[str, Ground], ...]:
-    every = {**MISUSE, **GROUND}
+    # Misuse last: leaving known ground can put frozen and trained parameters together.
+    every = {**GROUND, **MISUSE}
     return tuple((name, ground) for name, ground in every.items() if name.startswith(api))
 
 
@@ -165,6 +166,12 @@ def _with_rest(draw: Draw, case: CaseSpec) -> CaseSpec:
     )
     if isinstance(data, Dense) and any(checkpoint.reentrant for checkpoint in checkpoints):
         data = msgspec.structs.replace(data, requires_grad=True)
+    if found[0].kind in getattr(case.plan, "classes", ()):
+        # Classes would find the root once more, inside of what is around it.
+        checkpoints = tuple(
+            checkpoint if checkpoint.path else msgspec.structs.replace(checkpoint, side="around")
+            for checkpoint in checkpoints
+        )
     return msgspec.structs.replace(
         case,
         inputs=data,

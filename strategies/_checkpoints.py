@@ -43,7 +43,7 @@ def checkpoint_placements(
     while paths and (not chosen or chance(draw, 38)):
         path = paths.pop(between(draw, 0, len(paths) - 1))
         kind = pick(draw, _KINDS)
-        around = path in units and chance(draw, 50)
+        around = chance(draw, 50) and path in units
         chosen.append(
             Checkpoint(
                 path=path,

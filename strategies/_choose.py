@@ -40,12 +40,13 @@ def pick(draw: Draw, options: Sequence[T]) -> T:
 
 
 def mask(draw: Draw, size: int) -> list[bool]:
-    """One flag for each of at most 14 things, of which half are True. Shrinks towards none.
+    """A flag for each of ``size`` things, half of them True. Shrinks towards few True ones.
 
-    Two choices for all of them: good for what may occur, not for what does.
+    Always two choices, and the flags repeat after 14: a model that shrinks must not shift
+    the choices that come after it.
     """
     bits = draw(_lots) + LOTS * draw(_lots)
-    return [bool(bits >> i & 1) for i in range(size)]
+    return [bool(bits >> i % 14 & 1) for i in range(size)]
 
 
 def chance(draw: Draw, percent: int) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from hypothesis import strategies as st
 
 from fsdpfuzz.spec import Node, Parameter, Place, Tie, adapter_names, parameters, places
-from fsdpfuzz.strategies._choose import Draw, between, chance, pick
+from fsdpfuzz.strategies._choose import Draw, between, chance, mask, pick
 
 MAX_TIES = 3
-_MASKS = ("none", "none", "none", "units", "random", "alternate", "adapters")
+_MASKS = ("none", "none", "units", "random", "alternate", "adapters")
 
 
 @st.composite
@@ -68,15 +68,15 @@ def freeze_masks(
     free = [p for place in found for p in place.parameters if p.fqn not in targets]
     adapters = adapter_names(found)
     if kind == "units" or (kind == "adapters" and not adapters):
-        mask = _by_unit(draw, free, owners or _module_of(found))
+        frozen_at = _by_unit(draw, free, owners or _module_of(found))
     elif kind == "random":
-        mask = [chance(draw, 50) for _ in free]
+        frozen_at = mask(draw, len(free))
     elif kind == "adapters":
-        mask = [parameter.fqn not in adapters for parameter in free]
+        frozen_at = [parameter.fqn not in adapters for parameter in free]
     else:
         first = between(draw, 0, 1)
-        mask = [i % 2 == 1 - first for i in range(len(free))]
-    frozen = [p for p, is_frozen in zip(free, mask, strict=True) if is_frozen]
+        frozen_at = [i % 2 == 1 - first for i in range(len(free))]
+    frozen = [p for p, is_frozen in zip(free, frozen_at, strict=True) if is_frozen]
     if everything and chance(draw, 6):
         return tuple(parameter.fqn for parameter in free)
     sources = {tie.source for tie in ties}
@@ -89,9 +89,8 @@ def _module_of(found: Sequence[Place]) -> dict[str, str | None]:
 
 
 def _by_unit(draw: Draw, free: Sequence[Parameter], owners: Mapping[str, str | None]) -> list[bool]:
-    held = dict.fromkeys(dict.fromkeys(owners[p.fqn] for p in free), False)
-    for unit in held:
-        held[unit] = chance(draw, 50)
+    units = list(dict.fromkeys(owners[parameter.fqn] for parameter in free))
+    held = dict(zip(units, mask(draw, len(units)), strict=True))
     return [held[owners[parameter.fqn]] for parameter in free]
 
 

@@ -21,7 +21,7 @@ from fsdpfuzz.spec import (
     units_among,
     within,
 )
-from fsdpfuzz.strategies._choose import Draw, chance, pick
+from fsdpfuzz.strategies._choose import Draw, between, chance, mask, pick
 
 MAX_UNITS = 6
 
@@ -48,7 +48,7 @@ def fsdp1_plans(draw: Draw, model: Node, width: int) -> Fsdp1Plan:
     options = _fsdp1_options(draw)
     if wrap == "module_classes":
         kinds = [k for k in dict.fromkeys(p.kind for p in found[1:]) if k in _NODE_KINDS]
-        classes = [kind for kind in kinds if chance(draw, 50)]
+        classes = [k for k, occurs in zip(kinds, mask(draw, len(kinds)), strict=True) if occurs]
         root = Fsdp1Unit(path="", **common, **options)
         plan = Fsdp1Plan(units=(root,), wrap="module_classes", classes=tuple(classes))  # type: ignore[arg-type]
         resolved = set(units_among(found, plan))
@@ -56,7 +56,7 @@ def fsdp1_plans(draw: Draw, model: Node, width: int) -> Fsdp1Plan:
             return plan
         wrap = "nested"
     paths = _unit_paths(draw, found, may_open_root=wrap == "nested")
-    differ = len(paths) > 1 and chance(draw, 25)
+    differ = chance(draw, 25) and len(paths) > 1
     units = [
         Fsdp1Unit(path=path, **common, **(_fsdp1_options(draw) if differ and i else options))
         for i, path in enumerate(paths)
@@ -77,7 +77,7 @@ def fsdp2_plans(draw: Draw, model: Node, width: int, *, world_size: int = 2) -> 
     sizes = tuple(n for n in range(1, world_size + 1) if world_size % n == 0)
     values: tuple[bool | int | None, ...] = (None, None, True, False, *sizes)
     common = pick(draw, values)
-    differ = len(paths) > 1 and chance(draw, 31)
+    differ = chance(draw, 31) and len(paths) > 1
     units = [
         Fsdp2Unit(path=path, reshard_after_forward=pick(draw, values) if differ and i else common)
         for i, path in enumerate(paths)
@@ -96,15 +96,13 @@ def _fsdp1_options(draw: Draw) -> dict[str, Any]:
 def _unit_paths(draw: Draw, found: Sequence[Place], *, may_open_root: bool) -> list[str]:
     """Paths of the units in the order of the places, the root's first."""
     root, inner = found[0], found[1:]
-    open_root = may_open_root and bool(inner) and not root.parameters and chance(draw, 12)
-    bare = bool(inner) and chance(draw, 12)
+    open_root = chance(draw, 12) and may_open_root and bool(inner) and not root.parameters
+    bare = chance(draw, 12)
     holding = _holding(found)
     chosen: set[str] = set() if open_root else {""}
-    for place in inner:
-        if len(chosen) >= MAX_UNITS:
-            break
-        if (place.path in holding or bare) and chance(draw, 38):
-            chosen.add(place.path)
+    candidates = [place.path for place in inner if bare or place.path in holding]
+    while chance(draw, 75) and candidates and len(chosen) < MAX_UNITS:
+        chosen.add(candidates.pop(between(draw, 0, len(candidates) - 1)))
     if open_root:
         chosen.update(_uncovered(found, frozenset(chosen)))
     chosen |= first_children(found, chosen)

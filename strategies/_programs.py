@@ -28,12 +28,17 @@ def inputs(draw: Draw) -> Inputs:
     Shrinks towards dense inputs of shape ``(1, 1)`` that require no grad.
     """
     kind = pick(draw, ("dense", "dense", "sequence", "tokens"))
-    batch = between(draw, 1, 3)
+    batch, length = between(draw, 1, 3), between(draw, 1, 3)
+    width, requires_grad = between(draw, 1, 9), chance(draw, 12)
+    # All drawn for each kind, or tokens would need fewer choices and count as simpler.
     if kind == "tokens":
-        return Tokens(batch=batch, length=between(draw, 1, 3))
-    length = between(draw, 1, 3) if kind == "sequence" else None
-    width = between(draw, 1, 9)
-    return Dense(width=width, batch=batch, length=length, requires_grad=chance(draw, 12))
+        return Tokens(batch=batch, length=length)
+    return Dense(
+        width=width,
+        batch=batch,
+        length=length if kind == "sequence" else None,
+        requires_grad=requires_grad,
+    )
 
 
 @st.composite

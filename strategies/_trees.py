@@ -80,17 +80,9 @@ def module_trees(
     optional = (*_LEAVES, *_CONTAINERS)
     present = zip(optional, mask(draw, len(optional)), strict=True)
     allowed = tuple(kind for kind, occurs in present if occurs and kind not in banned)
-    common = width or between(draw, 1, MAX_WIDTH)
-    growth = _Growth(draw, allowed, common if square else None)
-    blocks: list[Node] = []
-    if width == TOKENS:
-        rows = common if square else between(draw, 1, MAX_WIDTH)
-        blocks.append(Embedding(rows=rows, out=_width(growth)))
-        width = width_after(blocks[0], width)
-        if chance(draw, 88):
-            blocks += _chain(growth, width, depth=1, steady=False)
-        return _joined(blocks)
-    blocks += _chain(growth, width, depth=1, steady=False)
+    common = (width or between(draw, 1, MAX_WIDTH)) if square else None
+    growth = _Growth(draw, allowed, common)
+    blocks = _chain(growth, width, depth=1, steady=False)
     tree = _joined(blocks)
     if not any(parameter.used for parameter in parameters(tree, width)):
         out = width_after(tree, width)
@@ -111,15 +103,35 @@ def _chain(
     """
     blocks: list[Node] = []
     after = width
-    while True:
-        blocks.append(_block(growth, after, depth=depth, out=out, steady=steady))
-        after = width_after(blocks[-1], after)
-        more = _GO_ON[0 if depth > 1 else min(len(blocks), 2)]
-        if growth.leaves <= 0 or not chance(growth.draw, more):
+    while growth.leaves > 0 or not blocks:
+        go_on = _GO_ON[0 if depth > 1 else min(len(blocks), 2)] if blocks else None
+        block = growth.draw(_elements(growth, after, depth, out, steady, go_on))
+        if block is None:
             break
+        blocks.append(block)
+        after = width_after(block, after)
     if out is not None and after != out:
         blocks.append(_linear(growth, after, out))
     return blocks
+
+
+@st.composite
+def _elements(
+    draw: Draw,
+    growth: _Growth,
+    width: int,
+    depth: int,
+    out: int | None,
+    steady: bool,
+    go_on: int | None,
+) -> Node | None:
+    """A block, or in some draws None: the end of a chain. None for ``go_on`` forbids that.
+
+    A strategy of its own, flag and block together, so that shrinking can take it out.
+    """
+    if not chance(draw, go_on or 100) and go_on is not None:
+        return None
+    return _block(growth, width, depth=depth, out=out, steady=steady)
 
 
 def _block(growth: _Growth, width: int, *, depth: int, out: int | None, steady: bool) -> Node:
@@ -130,6 +142,9 @@ def _block(growth: _Growth, width: int, *, depth: int, out: int | None, steady: 
         kinds += growth.containers
     # A second "linear" keeps parameters in the majority.
     kind = pick(growth.draw, (*kinds, "linear") if len(kinds) > 1 else kinds)
+    if width == TOKENS:
+        # As many choices as a linear layer, so that shrinking can put one for the other.
+        return Embedding(out=_width(growth), rows=growth.square or between(growth.draw, 1, 9))
     if kind in growth.containers:
         return _container(growth, kind, width, depth, out, steady)
     return _leaf(growth, kind, width, out)

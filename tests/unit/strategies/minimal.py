@@ -1,0 +1,25 @@
+"""The simplest value of a strategy for which a condition holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis import strategies as st
+
+T = TypeVar("T")
+
+FAST = settings(
+    max_examples=4000,
+    database=None,
+    derandomize=True,
+    deadline=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def minimal(strategy: st.SearchStrategy[T], condition: Callable[[T], Any] = lambda _: True) -> T:
+    """What a failure that needs only ``condition`` shrinks to."""
+    return find(strategy, condition, settings=FAST)
