@@ -1,0 +1,174 @@
+"""The rules on state dicts and memory pass what is right and fail on the fault they are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fsdpfuzz.invariants import judge
+from fsdpfuzz.observations import Comparison, Observation, RankReport, Subject
+from fsdpfuzz.spec import (
+    Backward,
+    CaseSpec,
+    Dense,
+    Forward,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Optimizer,
+    StateDict,
+    Step,
+    digest,
+    grad_bytes,
+    managed_bytes,
+    shard_bytes,
+)
+
+CASE = CaseSpec(
+    world_size=2,
+    model=Linear(out=3),
+    inputs=Dense(width=3),
+    plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+    program=(Forward(), Backward(), Step(), StateDict()),
+    optimizer=Optimizer(name="adam"),
+)
+TRACKED = msgspec.structs.replace(
+    CASE, program=(Forward(), Backward(), Step()), probes=("mem_tracker",)
+)
+SHARDS = shard_bytes(CASE)
+
+
+def observed(case: CaseSpec, *subjects: Subject) -> Observation:
+    reports = tuple(
+        RankReport(rank=rank, digest=digest(case), subjects=(subject,), live=1)
+        for rank, subject in enumerate(subjects)
+    )
+    return Observation(
+        digest=digest(case), world_size=2, backend="gloo", torch="2.13.0", reports=reports
+    )
+
+
+def subject(rank: int = 0, **changes: Any) -> Subject:
+    right = Subject(
+        units=("",), states_taken=1, shard_bytes=SHARDS, grad_bytes=grad_bytes(CASE, rank)
+    )
+    return msgspec.structs.replace(right, **changes)
+
+
+def comparison(quantity: str, **changes: Any) -> Comparison:
+    exact = {
+        "quantity": quantity,
+        "name": "weight",
+        "op": 3,
+        "error": 0.0,
+        "baseline": 0.0,
+        "scale": 1.0,
+        "floor": 1.0,
+        "observed": 0.5,
+        "expected": 0.5,
+        "exact": True,
+    }
+    return msgspec.convert(exact | changes, Comparison)
+
+
+def keys(case: CaseSpec, first: Subject, second: Subject | None = None) -> list[str]:
+    verdict = judge(case, observed(case, first, second or subject(1)))
+    return [finding.key for finding in verdict.findings]
+
+
+def test_what_is_right_passes() -> None:
+    right = (comparison("state_dict"), comparison("reloaded"))
+    assert keys(CASE, subject(comparisons=right)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"state_keys_missing": ("weight",)}, "missing"),
+        ({"state_keys_unexpected": ("_fsdp_wrapped_module.weight",)}, "unexpected"),
+        ({"state_misshapen": ("weight: torch.float32 [9], but should be ...",)}, "misshapen"),
+    ],
+)
+def test_keys_shapes_and_dtypes(changes: dict[str, Any], kind: str) -> None:
+    assert keys(CASE, subject(**changes)) == [f"state_dict_keys/mismatch/fsdp2:{kind}"]
+
+
+def test_values_of_the_state_dict() -> None:
+    wrong = comparison("state_dict", error=1e-9, observed=0.500000001)
+    assert keys(CASE, subject(comparisons=(wrong,))) == ["state_dict_values/mismatch/fsdp2:other"]
+
+
+def test_values_that_follow_from_a_wrong_gradient_are_not_told_again() -> None:
+    gradient = comparison("grad", op=1, error=1.0, exact=False, eps=1e-7, observed=7.0)
+    wrong = comparison("state_dict", error=1.0)
+    found = keys(CASE, subject(comparisons=(wrong, gradient)))
+    assert found == ["grad_parity/mismatch/fsdp2:other"]
+
+
+def test_what_a_load_restores() -> None:
+    wrong = comparison("reloaded", error=0.5, observed=0.0)
+    found = keys(CASE, subject(comparisons=(wrong,)))
+    assert found == ["state_dict_round_trip/mismatch/fsdp2:zero"]
+
+
+def test_each_kind_of_deviation_is_told_once_over_all_ranks() -> None:
+    wrong = comparison("reloaded", error=0.5, observed=0.0)
+    found = keys(CASE, subject(comparisons=(wrong,)), subject(1, comparisons=(wrong,)))
+    assert found == ["state_dict_round_trip/mismatch/fsdp2:zero"]
+
+
+def test_more_and_fewer_bytes_of_parameters() -> None:
+    assert keys(CASE, subject(shard_bytes=2 * SHARDS)) == ["shard_bytes/leak/fsdp2:more"]
+    assert keys(CASE, subject(shard_bytes=SHARDS - 4)) == ["shard_bytes/mismatch/fsdp2:less"]
+
+
+def test_more_and_fewer_bytes_of_gradients() -> None:
+    held = grad_bytes(CASE, 0)
+    assert keys(CASE, subject(grad_bytes=held + 4)) == ["grad_bytes/leak/fsdp2:more"]
+    assert keys(CASE, subject(grad_bytes=held - 4)) == ["grad_bytes/mismatch/fsdp2:less"]
+
+
+def test_fewer_gradients_are_right_where_some_parameter_may_have_none() -> None:
+    frozen = msgspec.structs.replace(CASE, frozen=("bias",))
+    assert keys(frozen, subject(grad_bytes=0), subject(1, grad_bytes=0)) == []
+
+
+def tracked(peak: int, device: int = 0, shards: int = managed_bytes(CASE)) -> list[str]:
+    ranks = [
+        subject(rank, states_taken=0, tracker_peak=peak, device_peak=device, tracker_shards=shards)
+        for rank in range(2)
+    ]
+    return keys(TRACKED, *ranks)
+
+
+@pytest.mark.parametrize("peak", [901, 1000, 1099])
+def test_a_peak_within_a_tenth_of_the_devices_passes(peak: int) -> None:
+    assert tracked(peak, 1000) == []
+
+
+def test_a_peak_further_off_is_found() -> None:
+    assert tracked(899, 1000) == ["tracker_accuracy/mismatch/fsdp2:less"]
+    assert tracked(1101, 1000) == ["tracker_accuracy/mismatch/fsdp2:more"]
+
+
+def test_without_a_device_the_peak_holds_what_must_be_there_at_once() -> None:
+    shards, moments, unit = SHARDS, 2 * min(grad_bytes(CASE, r) for r in (0, 1)), 4 * 12
+    assert tracked(shards + moments + unit) == []
+    assert tracked(shards + moments + unit - 1) == ["tracker_accuracy/mismatch/fsdp2:less"]
+
+
+def test_the_tracker_counts_all_shards_and_rounds_only_as_the_device_does() -> None:
+    right = managed_bytes(CASE)
+    assert tracked(1000, 1000, shards=right + 2 * 512) == []
+    assert tracked(1000, 1000, shards=right - 4) == ["tracker_accuracy/mismatch/fsdp2:shards-less"]
+    assert tracked(1000, 1000, shards=right + 2 * 512 + 1) == [
+        "tracker_accuracy/mismatch/fsdp2:shards-more"
+    ]
+
+
+def test_a_case_that_only_saves_checks_something() -> None:
+    only = msgspec.structs.replace(CASE, program=(StateDict(),), optimizer=None)
+    verdict = judge(only, observed(only, subject(grad_bytes=0), subject(1, grad_bytes=0)))
+    assert verdict.status == "passed"
