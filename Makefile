@@ -35,7 +35,7 @@ wheel: .venv/.installed
 	@$(RUN) build --no-isolation
 
 clean:
-	rm -rf build dist fsdpfuzz.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis fsdpfuzz-out
+	rm -rf build dist fsdpfuzz.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -not -path "./.venv/*" -prune -exec rm -rf {} +
 
 distclean: clean
