@@ -96,9 +96,18 @@ def _cases(
     case = _with_rest(draw, case)
     if ground and needs != "tie":
         case = ground.enter(draw, case)
-    for name, other in _grounds(api):
-        if name not in open_to and other.holds(case):
-            case = other.leave(case)
+    return _off_ground(case, open_to)
+
+
+def _off_ground(case: CaseSpec, open_to: frozenset[str]) -> CaseSpec:
+    """Leaves the ground that is not open; leaving one kind can put a case on another."""
+    for _ in range(len(_grounds(case.api))):
+        before = case
+        for name, ground in _grounds(case.api):
+            if name not in open_to and ground.holds(case):
+                case = ground.leave(case)
+        if case == before:
+            break
     return case
 
 

@@ -79,7 +79,8 @@ def freeze_masks(
     frozen = [p for p, is_frozen in zip(free, frozen_at, strict=True) if is_frozen]
     if everything and chance(draw, 6):
         return tuple(parameter.fqn for parameter in free)
-    sources = {tie.source for tie in ties}
+    unused = {p.fqn for place in found for p in place.parameters if not p.used}
+    sources = {tie.source for tie in ties if tie.target not in unused}
     used = [p.fqn for p in free if p.used or p.fqn in sources]
     return _kept_alive([p.fqn for p in frozen], used)
 

@@ -85,6 +85,13 @@ def test_fsdp1_aligns_original_parameters(precision: Precision | None, aligned: 
     assert shard_bytes(case(plan)) == 4 * aligned // 2
 
 
+def test_fsdp1_pads_the_end_of_original_parameters_to_the_ranks() -> None:
+    odd = msgspec.structs.replace(
+        case(fsdp1(use_orig_params=True, sharding="NO_SHARD")), model=Linear(out=5)
+    )
+    assert shard_bytes(odd) == 4 * (15 + 1 + 5 + 1)
+
+
 def test_fsdp1_has_gradients_of_its_part_of_each_original_parameter() -> None:
     plan = fsdp1(use_orig_params=True)
     # 38 in two parts of 19: 15 and 3 of 5 on rank 0, 2 of 5, 10 and 2 on rank 1
