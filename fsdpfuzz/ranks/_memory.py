@@ -29,7 +29,10 @@ def measure(case: CaseSpec, env: RankEnv) -> Subject:
     """Trains ``case`` under the tracker; raises whatever FSDP or the tracker raises."""
     before = _active_bytes(env.device)
     env.board.stage("case:wrap")
-    sharded = shard(build(case).to(env.device), case.plan, case.checkpoints, env)
+    with env.device:
+        model = build(case)
+    sharded = shard(model, case.plan, case.checkpoints, env)
+    del model
     held_out = {
         id(p.parameter) for p in sharded.pieces if p.fqn in case.held_out
     }  # a tied parameter is held out by its source's name, which fsdp2 keeps

@@ -19,12 +19,14 @@ from fsdpfuzz.ranks._deadline import Deadlines
 from fsdpfuzz.ranks._launch import Forkserver, forkserver
 from fsdpfuzz.ranks._member import Member
 from fsdpfuzz.ranks._protocol import Done, Failed, RankConfig, Ready, RunCase
-from fsdpfuzz.spec import CaseSpec, digest, encode
+from fsdpfuzz.spec import CaseSpec, case_places, digest, encode
 
 _START_SECONDS = 120.0
 _KILL_SECONDS = 10.0
 _STACK_SECONDS = 1.0
 _MAX_STACK = 20_000
+_LARGE = 1 << 22
+"""Elements of parameters from which on a case takes a time of its own."""
 _serial = count(1)
 
 
@@ -87,12 +89,14 @@ class Pool:
     def run(self, case: CaseSpec, *, patience: bool = False) -> Observation:
         """Runs ``case``, whose world size is the pool's, and says what was seen.
 
-        Nothing that a rank does makes it raise. With ``patience`` the deadline is the
-        ceiling. :class:`PoolError` if no ranks can be started.
+        Nothing that a rank does makes it raise. With ``patience``, and for a model so large
+        that other cases say nothing about its time, the deadline is the ceiling.
+        :class:`PoolError` if no ranks can be started.
         """
         self.start()
         name = digest(case)
-        deadline = self._deadlines.ceiling if patience else self._deadlines.current()
+        large = _is_large(case)
+        deadline = self._deadlines.ceiling if patience or large else self._deadlines.current()
         started = time.monotonic()
         for member in self._members:
             member.begin(RunCase(case=encode(case) if member.rank == 0 else b""))
@@ -100,7 +104,8 @@ class Pool:
         observation = self._observe(name, deadline, timed_out)
         seconds = time.monotonic() - started
         if observation.clean:
-            self._deadlines.passed(seconds)
+            if not large:
+                self._deadlines.passed(seconds)
         elif not _refused_alike(observation):
             self._stop()
         return observation
@@ -299,3 +304,8 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")[-_MAX_STACK:]
     except OSError:
         return ""
+
+
+def _is_large(case: CaseSpec) -> bool:
+    found = (parameter for place in case_places(case) for parameter in place.parameters)
+    return sum(parameter.numel for parameter in found) >= _LARGE
