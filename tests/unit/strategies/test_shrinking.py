@@ -48,7 +48,7 @@ PLAIN = Linear(out=1, bias=False)
 PAIR = Sequential(children=(Linear(out=4, bias=False), Linear(out=4, bias=False)))
 ONCE = (Forward(), Backward(), Step())
 PLANS = (Fsdp1Plan(units=(Fsdp1Unit(path=""),)), Fsdp2Plan(units=(Fsdp2Unit(path=""),)))
-SIMPLEST = {
+SIMPLEST: dict[str, CaseSpec] = {
     case.api: case
     for case in (
         CaseSpec(world_size=2, model=PLAIN, inputs=Dense(width=1, batch=1), plan=plan, program=ONCE)
