@@ -35,9 +35,9 @@ def wanted(item: pytest.Item) -> int:
     return 2 if markers else 0
 
 
-def gpus() -> int:
+def gpus(devices: Path = Path("/dev")) -> int:
     """The CUDA devices that a process would see, counted without importing torch."""
-    nodes = sum(re.fullmatch(r"nvidia\d+", p.name) is not None for p in Path("/dev").iterdir())
+    nodes = sum(re.fullmatch(r"nvidia\d+", p.name) is not None for p in devices.iterdir())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return nodes
