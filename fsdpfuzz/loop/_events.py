@@ -82,6 +82,8 @@ class CaseDone:
     status: Status
     seconds: float
     restarts: int
+    known: tuple[str, ...] = ()
+    """The known entries that explain findings in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,8 @@ class Summary:
     """The signal that ended the run early."""
     failure: str | None = None
     """Why the ranks could not go on, if they could not."""
+    silent_known: tuple[str, ...] = ()
+    """The known entries about this torch and backend that explained nothing."""
 
     @property
     def failing(self) -> tuple[Found, ...]:

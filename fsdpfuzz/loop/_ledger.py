@@ -70,6 +70,7 @@ class Ledger:
                 status=status,
                 seconds=seconds,
                 restarts=self.session.restarts,
+                known=tuple(sorted(set(examined.known.values()))),
             )
         )
         self.meet(examined, property_name)

@@ -70,6 +70,7 @@ def _run(settings: RunSettings, emit: Emit, session: Session, repro: Repro | Non
         strict=settings.session.strict,
         interrupted=interrupted,
         failure=failure,
+        silent_known=session.silent_known(),
     )
     emit(RunFinished(summary=summary))
     return summary
