@@ -51,16 +51,14 @@ def _unreached_roots(case: CaseSpec) -> frozenset[str]:
     """Units that may stay unsharded because no backward reaches them.
 
     Both APIs keep a root whole after forward, since its backward comes next. A unit without
-    an enclosing one is its own root; if none of its parameters gets a gradient, its backward
-    may never run.
+    an enclosing one is its own root; if no parameter in it gets a gradient, its backward may
+    never run.
     """
     units = planned_units(case)
-    quiet = set(quiet_units(case, case_places(case)))
-    return frozenset(
-        path
-        for path in units
-        if path and path in quiet and not any(within(path, u) for u in units if u != path)
-    )
+    loud = set(units) - set(quiet_units(case, case_places(case)))
+    roots = [path for path in units if not any(within(path, u) for u in units if u != path)]
+    unreached = [root for root in roots if root and not any(within(path, root) for path in loud)]
+    return frozenset(path for path in units if any(within(path, root) for root in unreached))
 
 
 def _wrapped_as_planned(case: CaseSpec, observation: Observation) -> Iterator[Finding]:

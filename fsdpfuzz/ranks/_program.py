@@ -104,7 +104,8 @@ def run_program(case: CaseSpec, trainee: Trainee, watcher: Watcher, env: RankEnv
                     watcher.after_forward(done)
                 case Backward():
                     total = torch.stack([item.loss for item in pending.passes]).sum()
-                    torch.autograd.backward(total)
+                    if total.requires_grad:  # not when all that is used is frozen
+                        torch.autograd.backward(total)
                     pending.stack.close()
                     trainee.after_backward(pending.sync)
                     finished, pending = pending.passes, _Pending()
