@@ -33,6 +33,7 @@ from fsdpfuzz.spec import (
     split_ties,
     unit_of,
     unit_owner,
+    within,
 )
 
 MODEL = Sequential(
@@ -84,6 +85,20 @@ def test_a_path_is_not_taken_for_its_prefix() -> None:
     owners = unit_owner(make(fsdp2("1"), model=model))
     assert owners["1.weight"] == "1"
     assert owners["10.weight"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "outer", "expected"),
+    [
+        ("10", "1", False),
+        ("1.0", "1", True),
+        ("1", "1", True),
+        ("1", "", True),
+        ("1", "1.0", False),
+    ],
+)
+def test_within(path: str, outer: str, expected: bool) -> None:
+    assert within(path, outer) is expected
 
 
 def test_units_are_named_parents_first_whatever_the_order_of_the_plan() -> None:
