@@ -22,6 +22,7 @@ from tests.unit.corpus.spoil import SPOILERS, Spoiler
 
 FILES = 10_000
 MOST_SECONDS = 2.0
+"""Of processor time, so that a busy machine fails nothing."""
 MOST_BYTES = 200 << 20
 REFUSAL = re.compile(r"\$[^ ]*: .+")
 
@@ -54,7 +55,7 @@ def test_a_wrong_file_is_refused_in_one_line_or_still_sound(tmp_path: Path) -> N
     for i in range(FILES):
         spoiler = SPOILERS[i % len(SPOILERS)]
         path.write_bytes(spoiler(rng, rng.choice(bases)))
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             entry = read_entry(path)
             if sound[spoiler.__name__] < 100:
@@ -67,7 +68,7 @@ def test_a_wrong_file_is_refused_in_one_line_or_still_sound(tmp_path: Path) -> N
             sound[spoiler.__name__] += 1
             write_entry(path, entry, durable=False)
             assert read_entry(path) == entry
-        slowest = max(slowest, time.perf_counter() - began)
+        slowest = max(slowest, time.process_time() - began)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
     assert refused.total() + sound.total() == FILES
     assert refused.total() > 0.75 * FILES, refused
