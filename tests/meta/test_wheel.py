@@ -153,6 +153,13 @@ def project() -> dict[str, object]:
         return tomllib.load(file)
 
 
+def test_the_packages_are_listed_once_and_in_order() -> None:
+    tool = project()["tool"]
+    assert isinstance(tool, dict)
+    packages = tool["setuptools"]["packages"]
+    assert packages == sorted(set(packages))
+
+
 def pins() -> Mapping[NormalizedName, str]:
     lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
     pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
