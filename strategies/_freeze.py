@@ -15,17 +15,21 @@ _MASKS = ("none", "none", "units", "random", "alternate", "adapters")
 
 @st.composite
 def ties(draw: Draw, model: Node, width: int, *, at_least: int = 0) -> tuple[Tie, ...]:
-    """Up to three ties between parameters of equal shape, each to an earlier parameter.
+    """Up to three ties between parameters of equal name and shape, each to an earlier one.
+
+    Equal in their last name, ``weight`` with ``weight``: two parameters of one module that are
+    the same object have no use, and a state dict cannot tell them apart.
 
     ``at_least`` asks for that many, as far as the shapes allow. Shrinks towards none, then
     towards one tie of the first two parameters that can be tied.
     """
-    shapes: dict[tuple[int, ...], list[str]] = {}
+    alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for parameter in parameters(model, width):
-        shapes.setdefault(parameter.shape, []).append(parameter.fqn)
+        name = parameter.fqn.rpartition(".")[2]
+        alike.setdefault((name, parameter.shape), []).append(parameter.fqn)
     # In each group the first name is the source and the others can become targets, so
     # that no draw chains two ties.
-    groups = [names for names in shapes.values() if len(names) > 1]
+    groups = [names for names in alike.values() if len(names) > 1]
     chosen: list[Tie] = []
     while groups and len(chosen) < MAX_TIES:
         if len(chosen) >= at_least and not chance(draw, 30 if chosen else 20):
