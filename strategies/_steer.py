@@ -54,16 +54,23 @@ def with_unit(case: CaseSpec, path: str) -> CaseSpec:
 
 
 def without_unit(case: CaseSpec, path: str) -> CaseSpec:
-    """The case without one unit; the root becomes one where parameters would lie bare."""
-    plan = case.plan
-    paths = frozenset(unit.path for unit in plan.units) - {path}
-    if innermost(path, paths) is None:
+    """The case without one unit; the root becomes one where parameters would lie bare.
+
+    A unit whose first child is called on its own goes together with that child.
+    """
+    left = frozenset(unit.path for unit in case.plan.units) - {path}
+    if innermost(path, left) is None:
         case = with_unit(case, "")
-        plan = case.plan
+    plan = case.plan
     if isinstance(plan, Fsdp2Plan):
-        return with_plan(case, Fsdp2Plan(units=tuple(u for u in plan.units if u.path != path)))
-    units = tuple(unit for unit in plan.units if unit.path != path)
-    return with_plan(case, msgspec.structs.replace(plan, units=units))
+        case = with_plan(case, Fsdp2Plan(units=tuple(u for u in plan.units if u.path != path)))
+    else:
+        units = tuple(unit for unit in plan.units if unit.path != path)
+        case = with_plan(case, msgspec.structs.replace(plan, units=units))
+    body = path.removesuffix(".0")
+    if body in left and path in first_children(case_places(case), {body}):
+        return without_unit(case, body)
+    return case
 
 
 def split_a_tie(draw: Draw, case: CaseSpec) -> CaseSpec:
@@ -88,10 +95,6 @@ def join_ties(case: CaseSpec) -> CaseSpec:
         first, second = pairs[0]
         path = second if within(second, first) else first
         case = without_unit(case, path)
-        paths = [unit.path for unit in case.plan.units]
-        body = path.removesuffix(".0")
-        if body in paths and path in first_children(case_places(case), paths):
-            case = without_unit(case, body)
     return case
 
 

@@ -19,7 +19,11 @@ from fsdpfuzz.spec import (
     Activation,
     CaseSpec,
     Dense,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
     Node,
+    Repeat,
     Sequential,
     case_places,
     check,
@@ -32,6 +36,7 @@ from fsdpfuzz.spec import (
     parameters,
     unit_owner,
 )
+from fsdpfuzz.strategies._steer import without_unit
 
 ROOT = Path(__file__).parents[3]
 
@@ -243,3 +248,15 @@ def test_a_stray_import_of_the_folder_fails_with_advice() -> None:
     assert done.returncode != 0
     assert "ImportError" in done.stderr
     assert "from fsdpfuzz import strategies" in done.stderr
+
+
+def test_a_unit_goes_with_its_first_child_that_is_called_on_its_own() -> None:
+    model = Repeat(
+        body=Sequential(children=(Linear(out=4), Linear(out=4))), times=2, no_grad="first_child"
+    )
+    units = tuple(Fsdp2Unit(path=path) for path in ("body", "body.0"))
+    case = CaseSpec(
+        world_size=2, model=model, inputs=Dense(width=4), plan=Fsdp2Plan(units=units), program=()
+    )
+    check(case)
+    assert without_unit(case, "body.0").plan == Fsdp2Plan(units=(Fsdp2Unit(path=""),))

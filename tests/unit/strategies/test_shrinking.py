@@ -188,7 +188,7 @@ def test_cases_with_two_units(api: str) -> None:
 def test_cases_with_a_tie(api: str) -> None:
     case = minimal(strategies.cases(apis=(api,), misuse=False), lambda c: c.ties)
     assert len(case.ties) == 1
-    assert len(case_places(case)) <= 5
+    assert len(case_places(case)) <= 7
     assert (case.frozen, case.checkpoints, case.program) == ((), (), ONCE)
     assert planned_units(case) == ("",)
 
@@ -196,7 +196,7 @@ def test_cases_with_a_tie(api: str) -> None:
 @pytest.mark.parametrize("api", ["fsdp1", "fsdp2"])
 def test_cases_with_frozen_parameters(api: str) -> None:
     case = minimal(strategies.cases(apis=(api,), misuse=False), lambda c: c.frozen)
-    assert len(case.frozen) == 1
+    assert len(case.frozen) <= 2  # A whole unit, where the API wants that.
     assert len(case.program) == 3
     plan = ("use_orig_params", "units", "nesting", "bare_unit", "single_element_unit")
     model = ("unused", "own_parameter", "lora", "input_grad")
