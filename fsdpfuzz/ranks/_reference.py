@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -182,7 +183,7 @@ def _ddp(case: CaseSpec, model: nn.Module, env: RankEnv) -> nn.Module:
     )
 
 
-_NO_BUFFER_SYNC = {
+_NO_BUFFER_SYNC: dict[str, Any] = {
     "forward_sync_buffers"
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else "broadcast_buffers": False
