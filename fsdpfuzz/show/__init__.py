@@ -1,0 +1,42 @@
+"""What people look at: the drawing of a case, the report of a run, the doctor's findings.
+
+Importing this package imports neither torch nor Hypothesis.
+"""
+
+from __future__ import annotations
+
+from fsdpfuzz.show._draw import case_tree, draw, fact_texts, facts
+from fsdpfuzz.show._pairs import BlindSpot, PairCounts, PairTable, Value
+from fsdpfuzz.show._record import (
+    FindingRecord,
+    KnownRecord,
+    Recorder,
+    RunRecord,
+    Sample,
+)
+from fsdpfuzz.show._report import render, write_report
+from fsdpfuzz.show._sketch import Mark, ModuleSketch, ParameterSketch, sketch
+from fsdpfuzz.show._words import program_lines
+
+__all__ = [
+    "BlindSpot",
+    "FindingRecord",
+    "KnownRecord",
+    "Mark",
+    "ModuleSketch",
+    "PairCounts",
+    "PairTable",
+    "ParameterSketch",
+    "Recorder",
+    "RunRecord",
+    "Sample",
+    "Value",
+    "case_tree",
+    "draw",
+    "fact_texts",
+    "facts",
+    "program_lines",
+    "render",
+    "sketch",
+    "write_report",
+]
