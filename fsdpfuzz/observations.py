@@ -157,6 +157,8 @@ class Hang(Record, frozen=True, kw_only=True):
     """The ranks whose collectives differ from those of the majority."""
     disagreement: str = ""
     """The first collective on which the ranks disagree."""
+    mismatched: bool = False
+    """Whether the disagreement is certain; if not, the odd ranks may merely be slow."""
     after_failure: bool = False
     """Whether the ranks only waited for one that had raised or died."""
 

@@ -1,27 +1,23 @@
-"""Ranks: what runs in them, and the pool by which the controller drives them.
+"""Real ranks: processes that train a case, and the controller that outlives them.
 
-Importing this package does not import torch; the ranks' own modules do, in the ranks.
+Importing this package does not import torch; only the ranks do.
 """
 
 from __future__ import annotations
 
-import msgspec
-
 from fsdpfuzz.ranks._deadline import Deadlines
-from fsdpfuzz.ranks._launch import close_forkserver, forkserver
-from fsdpfuzz.ranks._machine import Machine, choose_backend
-from fsdpfuzz.ranks._pool import Pool
+from fsdpfuzz.ranks._machine import Machine, choose_backend, probe_machine
+from fsdpfuzz.ranks._pool import Backend, Pool
+from fsdpfuzz.ranks._server import close_forkserver
+from fsdpfuzz.ranks._signals import sigterm_exits
 
 __all__ = [
+    "Backend",
     "Deadlines",
     "Machine",
     "Pool",
     "choose_backend",
     "close_forkserver",
     "probe_machine",
+    "sigterm_exits",
 ]
-
-
-def probe_machine() -> Machine:
-    """What this machine and its torch can do; :class:`PoolError` if torch cannot be loaded."""
-    return msgspec.json.decode(forkserver().describe(), type=Machine)

@@ -1,23 +1,45 @@
-"""A rank's notes to whoever finds it dead: what it was doing, and its last collectives.
+"""A rank's board: what it is doing and its last collectives, readable after its death.
 
-The board is a small memory-mapped file. Writing costs a few microseconds and no system
-call, and the controller can read it whatever became of the rank.
+A file of fixed layout, mapped into the rank's memory; a write costs about a microsecond and
+needs no system call, and the controller reads it whatever became of the rank.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-_STAGE_BYTES = 120
-_SLOT_BYTES = 64
-_SLOTS = 256
-_COUNT = struct.Struct("<Q")
-_SIZE = _STAGE_BYTES + _COUNT.size + _SLOTS * _SLOT_BYTES
+RING = 256
+"""How many collectives a board remembers."""
+MAX_STAGE = 160
+
+_HEAD = struct.Struct("<QQH")  # issued, returned, length of the stage
+_RETURNED = struct.Struct("<Q")
+_ISSUED = struct.Struct("<Q")
+_STAGE_AT = _HEAD.size
+_RING_AT = 256
+_ENTRY = struct.Struct("<Q40s16sQ")  # number from 1, name, dtype, elements
+SIZE = _RING_AT + RING * _ENTRY.size
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One call of a collective: its number on this rank from 1, and what went in."""
+
+    number: int
+    name: str
+    numel: int
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.number} of {self.numel} {self.dtype}"
+
+    def same(self, other: Collective) -> bool:
+        """Whether both are the same call on different ranks."""
+        return (self.name, self.numel, self.dtype) == (other.name, other.numel, other.dtype)
 
 
 class Board:
@@ -25,82 +47,88 @@ class Board:
 
     def __init__(self, path: Path) -> None:
         with path.open("w+b") as file:
-            file.truncate(_SIZE)
-            self._map = mmap.mmap(file.fileno(), _SIZE)
-        self._count = 0
+            file.truncate(SIZE)
+            self._memory = mmap.mmap(file.fileno(), SIZE)
+        self._issued = 0
+        self._stage = ""
+
+    @property
+    def now(self) -> str:
+        """The current stage."""
+        return self._stage
+
+    def begin(self, stage: str) -> None:
+        """Forgets the collectives of the last case."""
+        self._issued = 0
+        _ISSUED.pack_into(self._memory, 0, 0)
+        _RETURNED.pack_into(self._memory, 8, 0)
+        self.stage(stage)
 
     def stage(self, text: str) -> None:
-        """Says what the rank is doing now, for example ``case:forward[3]``."""
-        data = text.encode()[:_STAGE_BYTES]
-        self._map[:_STAGE_BYTES] = data.ljust(_STAGE_BYTES, b"\0")
+        """Says what the rank does from now on, for example ``case:backward[3]``."""
+        self._stage = text
+        data = text.encode(errors="replace")[:MAX_STAGE]
+        self._memory[_STAGE_AT : _STAGE_AT + len(data)] = data
+        struct.pack_into("<H", self._memory, 16, len(data))
 
-    def current_stage(self) -> str:
-        """What the rank said last."""
-        return self._map[:_STAGE_BYTES].rstrip(b"\0").decode(errors="replace")
+    def collective(self, name: str, numel: int, dtype: str) -> Callable[[], None]:
+        """Notes a collective that is about to be issued; call the result when it returned."""
+        number = self._issued = self._issued + 1
+        place = _RING_AT + (number - 1) % RING * _ENTRY.size
+        _ENTRY.pack_into(self._memory, place, number, name.encode(), dtype.encode(), numel)
+        _ISSUED.pack_into(self._memory, 0, number)
 
-    def collective(self, name: str, numel: int, dtype: str) -> None:
-        """Notes a collective that is about to be issued."""
-        start = _STAGE_BYTES + _COUNT.size + (self._count % _SLOTS) * _SLOT_BYTES
-        data = f"{name} of {numel} {dtype}".encode()[:_SLOT_BYTES]
-        self._map[start : start + _SLOT_BYTES] = data.ljust(_SLOT_BYTES, b"\0")
-        self._count += 1
-        _COUNT.pack_into(self._map, _STAGE_BYTES, self._count)
+        def returned() -> None:
+            _RETURNED.pack_into(self._memory, 8, number)
 
-    def clear(self) -> None:
-        """Starts over for the next case."""
-        self._count = 0
-        _COUNT.pack_into(self._map, _STAGE_BYTES, 0)
-        self.stage("")
+        return returned
 
 
 @dataclass(frozen=True, slots=True)
-class BoardReading:
-    """What stood on a board: the stage, and the last collectives by number from 0."""
+class Reading:
+    """What a board said."""
 
-    stage: str
-    first: int
-    """Number of the oldest collective that is still there."""
-    collectives: tuple[str, ...]
+    stage: str = ""
+    issued: int = 0
+    returned: int = 0
+    collectives: tuple[Collective, ...] = ()
+    """The last ones, oldest first."""
 
-    def at(self, number: int) -> str | None:
-        """The collective with this number; None if it was not issued or is overwritten."""
-        index = number - self.first
-        return self.collectives[index] if 0 <= index < len(self.collectives) else None
+    def at(self, number: int) -> Collective | None:
+        """The collective of that number, if it was issued and is remembered."""
+        for collective in reversed(self.collectives):
+            if collective.number == number:
+                return collective
+        return None
+
+    @property
+    def last(self) -> str:
+        """One line on the last collective, empty if there was none."""
+        if not self.collectives:
+            return ""
+        word = "waits in" if self.returned < self.issued else "is past"
+        return f"{word} {self.collectives[-1]}"
 
 
-def read_board(path: Path) -> BoardReading:
-    """What a rank left on its board; empty if it never made one."""
+def read_board(path: Path) -> Reading:
+    """What the board says now; an empty reading if it was never made."""
     try:
         data = path.read_bytes()
     except OSError:
-        return BoardReading("", 0, ())
-    if len(data) < _SIZE:
-        return BoardReading("", 0, ())
-    stage = data[:_STAGE_BYTES].rstrip(b"\0").decode(errors="replace")
-    (count,) = _COUNT.unpack_from(data, _STAGE_BYTES)
-    first = max(0, count - _SLOTS)
-    slots = []
-    for number in range(first, count):
-        start = _STAGE_BYTES + _COUNT.size + (number % _SLOTS) * _SLOT_BYTES
-        slots.append(data[start : start + _SLOT_BYTES].rstrip(b"\0").decode(errors="replace"))
-    return BoardReading(stage, first, tuple(slots))
+        return Reading()
+    if len(data) < SIZE:
+        return Reading()
+    issued, returned, length = _HEAD.unpack_from(data)
+    stage = data[_STAGE_AT : _STAGE_AT + min(length, MAX_STAGE)].decode(errors="replace")
+    found = []
+    for number in range(max(1, issued - RING + 1), issued + 1):
+        kept, name, dtype, numel = _ENTRY.unpack_from(
+            data, _RING_AT + (number - 1) % RING * _ENTRY.size
+        )
+        if kept == number:
+            found.append(Collective(number, _text(name), numel, _text(dtype)))
+    return Reading(stage, issued, returned, tuple(found))
 
 
-def disagreement(readings: Sequence[BoardReading]) -> tuple[tuple[int, ...], str]:
-    """The ranks that differ from the majority at the first collective that is not the same.
-
-    Empty when all ranks issued the same. With as many ranks on one side as on the other,
-    the side without rank 0 counts as odd.
-    """
-    start = max((reading.first for reading in readings), default=0)
-    stop = max((reading.first + len(reading.collectives) for reading in readings), default=0)
-    for number in range(start, stop):
-        issued = [reading.at(number) or "nothing" for reading in readings]
-        if len(set(issued)) == 1:
-            continue
-        counts = Counter(issued)
-        usual = max(counts, key=lambda text: (counts[text], text == issued[0]))
-        odd = tuple(rank for rank, text in enumerate(issued) if text != usual)
-        told = "; ".join(f"rank {rank} issued {text}" for rank, text in enumerate(issued))
-        return odd, f"collective {number}: {told}"
-    return (), ""
+def _text(field: bytes) -> str:
+    return field.rstrip(b"\0").decode(errors="replace")

@@ -1,55 +1,94 @@
-"""Notes every collective of ``torch.distributed`` before it is issued."""
+"""Notes every collective that Python code issues: on the board, and counted by name.
+
+Wrapped are the functions of ``torch.distributed``, which FSDP looks up when it calls them.
+What DDP's C++ reducer issues is not seen.
+"""
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from fsdpfuzz.ranks._env import RankEnv
 
-NAMES = (
-    "all_gather",
-    "all_gather_into_tensor",
-    "_all_gather_base",
-    "all_reduce",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "_reduce_scatter_base",
-    "scatter",
-)
+# Function -> (name to note it by, position and name of the argument with this rank's input).
+# Newer torch has other names for the same collectives, so the established one is noted.
+_FUNCTIONS: dict[str, tuple[str, int, str]] = {
+    "all_reduce": ("all_reduce", 0, "tensor"),
+    "all_reduce_coalesced": ("all_reduce", 0, "tensors"),
+    "reduce": ("reduce", 0, "tensor"),
+    "broadcast": ("broadcast", 0, "tensor"),
+    "all_gather": ("all_gather", 1, "tensor"),
+    "all_gather_coalesced": ("all_gather", 1, "input_tensor_list"),
+    "all_gather_into_tensor": ("all_gather_into_tensor", 1, "input_tensor"),
+    "all_gather_single": ("all_gather_into_tensor", 1, "input_tensor"),
+    "_all_gather_base": ("all_gather_into_tensor", 1, "input_tensor"),
+    "gather": ("gather", 0, "tensor"),
+    "scatter": ("scatter", 0, "tensor"),
+    "reduce_scatter": ("reduce_scatter", 1, "input_list"),
+    "reduce_scatter_tensor": ("reduce_scatter_tensor", 1, "input"),
+    "reduce_scatter_single": ("reduce_scatter_tensor", 1, "input"),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", 1, "input"),
+    "all_to_all": ("all_to_all", 1, "input_tensor_list"),
+    "all_to_all_single": ("all_to_all_single", 1, "input"),
+    "barrier": ("barrier", -1, ""),
+}
+
+
+class _Depth(threading.local):
+    """Collectives call each other; only the outermost is noted."""
+
+    inside = False
 
 
 def note_collectives(env: RankEnv) -> None:
-    """Wraps the functions for good; FSDP looks them up at each call."""
-    for name in NAMES:
+    """Wraps the functions for the life of this process."""
+    depth = _Depth()
+    for name, (noted, position, argument) in _FUNCTIONS.items():
         original = getattr(distributed_c10d, name, None)
-        if original is not None:
-            noting = _noting(name, original, env)
-            setattr(distributed_c10d, name, noting)
-            if hasattr(dist, name):
-                setattr(dist, name, noting)
+        if original is None:
+            continue
+        wrapped = _noting(original, env, depth, noted, position, argument)
+        setattr(distributed_c10d, name, wrapped)
+        if hasattr(dist, name):
+            setattr(dist, name, wrapped)
 
 
-def _noting(name: str, original: Callable[..., Any], env: RankEnv) -> Callable[..., Any]:
+def _noting(
+    original: Callable[..., Any],
+    env: RankEnv,
+    depth: _Depth,
+    noted: str,
+    position: int,
+    argument: str,
+) -> Callable[..., Any]:
     @functools.wraps(original)
-    def issue(*args: Any, **kwargs: Any) -> Any:
-        tensor = next(
-            (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None
-        )
-        numel = 0 if tensor is None else tensor.numel()
-        dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
-        env.board.collective(name, numel, dtype)
-        env.collectives[name] = env.collectives.get(name, 0) + 1
-        return original(*args, **kwargs)
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        if depth.inside:
+            return original(*args, **kwargs)
+        given = args[position] if 0 <= position < len(args) else kwargs.get(argument)
+        numel, dtype = _size(given)
+        env.collectives[noted] = env.collectives.get(noted, 0) + 1
+        returned = env.board.collective(noted, numel, dtype)
+        depth.inside = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            depth.inside = False
+            returned()
 
-    return issue
+    return collective
+
+
+def _size(given: object) -> tuple[int, str]:
+    if isinstance(given, Tensor):
+        return given.numel(), str(given.dtype).removeprefix("torch.")
+    if isinstance(given, list | tuple) and given and isinstance(given[0], Tensor):
+        return sum(tensor.numel() for tensor in given), str(given[0].dtype).removeprefix("torch.")
+    return 0, "-"

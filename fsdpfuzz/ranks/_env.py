@@ -1,8 +1,9 @@
-"""What a rank knows of itself and of the machine while it runs a case."""
+"""What code in a rank knows about where it runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -11,11 +12,13 @@ from fsdpfuzz.ranks._board import Board
 
 @dataclass(slots=True, kw_only=True)
 class RankEnv:
-    """One rank. ``collectives`` counts the calls since it was last cleared."""
+    """A rank of a running process group. ``collectives`` counts calls by name."""
 
     rank: int
     world_size: int
-    device: torch.device
     backend: str
+    device: torch.device
     board: Board
+    folder: Path = Path()
+    """The pool's private folder; gone when the pool is."""
     collectives: dict[str, int] = field(default_factory=dict)

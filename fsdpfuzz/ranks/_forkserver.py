@@ -1,9 +1,8 @@
-"""A process that has torch loaded and forks ranks from it.
+"""The process that ranks are forked from: torch imported once, a rank in milliseconds.
 
-Importing torch takes seconds; a fork takes milliseconds. The server never initialises CUDA
-and starts no threads. It reports the exit status of every rank, and when the controller
-goes away, in whatever way, the ranks go with it: the server sees the closed socket, removes
-the working folder and ends, and each rank has asked the kernel to be killed then.
+Started by :class:`fsdpfuzz.ranks._server.ForkServer`. It forks on demand, reports how each
+child ended, and owns the pools' folders. When the controller goes away, in whatever way, it
+kills the children, removes the folders and ends.
 """
 
 from __future__ import annotations
@@ -18,22 +17,18 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import traceback
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 
-from fsdpfuzz.ranks import _worker
-from fsdpfuzz.ranks._machine import describe_machine
-from fsdpfuzz.ranks._protocol import (
-    Exited,
-    Fork,
-    Forked,
-    decode_config,
-    decode_fork,
-    encode,
-)
-
-_PRELOADED = (
+_MAX_REQUEST = 1 << 18
+_MAX_FDS = 64
+_PR_SET_PDEATHSIG = 1
+_WORKER = "fsdpfuzz.ranks._worker"
+_HELPFUL = (
     "torch._dynamo",
     "torch._inductor",
     "torch.distributed._tools.fsdp2_mem_tracker",
@@ -44,113 +39,263 @@ _PRELOADED = (
     "fsdpfuzz.ranks._fsdp2",
 )
 """What the first case would import otherwise, in every fresh rank again: half a second."""
-_PR_SET_PDEATHSIG = 1
-_MAX_REQUEST = 1 << 16
 
 
-def main(descriptor: int, workdir: str) -> None:
-    """Serves requests on the socket ``descriptor`` until its other end is closed."""
-    server = socket.socket(fileno=descriptor)
+class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
+    """Fork one child per setup; each has two descriptors: its channel and its output."""
+
+    function: str
+    """``module:function``, called with the setup and the channel's socket."""
+    setups: tuple[msgspec.Raw, ...]
+    path: tuple[str, ...]
+
+
+class SignalRequest(msgspec.Struct, frozen=True, kw_only=True, tag="signal"):
+    """Send a signal to those of the processes that still are children."""
+
+    pids: tuple[int, ...]
+    signal: int
+
+
+class MakeFolder(msgspec.Struct, frozen=True, kw_only=True, tag="make"):
+    """Make a private folder inside ``parent``; with None in the server's own."""
+
+    parent: str | None
+
+
+class RemoveFolder(msgspec.Struct, frozen=True, kw_only=True, tag="remove"):
+    """Remove a folder made before."""
+
+    folder: str
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
+    """torch is imported (or ``failure`` says why not); requests are answered from now on."""
+
+    failure: str = ""
+    worker_failure: str = ""
+    """Why ranks cannot be forked, although torch itself can be imported."""
+
+
+class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):
+    """Answers a `ForkRequest`."""
+
+    pids: tuple[int, ...]
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True, tag="made"):
+    """Answers a `MakeFolder`; ``failure`` if it could not be made."""
+
+    folder: str
+    failure: str = ""
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+    """A child has ended; ``code`` is negative for a signal."""
+
+    pid: int
+    code: int
+
+
+Request = ForkRequest | SignalRequest | MakeFolder | RemoveFolder
+Notice = Started | Forked | Made | Ended
+
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(control_fd: int, controller: int, main_thread: bool, home: str) -> None:
+    """Serves requests from the controller until it goes away.
+
+    ``home`` is a folder to be made, for all temporary files of this process and its
+    children, and to be removed in the end. ``main_thread`` says whether the controller's
+    main thread started this process: only then may the kernel be asked for a signal at that
+    thread's end.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    wake, woken = socket.socketpair()
-    for end in (wake, woken):
-        end.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
-    for name in _PRELOADED:
+    signal.signal(signal.SIGTERM, _leave)
+    control = socket.socket(fileno=control_fd)
+    server = _Server(control, home)
+    try:
+        Path(home).mkdir(mode=0o700)
+        os.environ["TMPDIR"] = tempfile.tempdir = home
+        started = _preload()
+        if main_thread:
+            _die_with_parent(signal.SIGTERM)
+        if os.getppid() == controller:
+            gc.collect()
+            gc.freeze()
+            control.send(msgspec.json.encode(started))
+            server.serve()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        server.close()
+
+
+def _preload() -> Started:
+    try:
+        importlib.import_module("torch")
+    except BaseException as error:
+        return Started(failure=_text(error))
+    try:
+        importlib.import_module(_WORKER)
+    except BaseException as error:
+        return Started(worker_failure=_text(error))
+    for name in _HELPFUL:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
-    selector = selectors.DefaultSelector()
-    selector.register(server, selectors.EVENT_READ)
-    selector.register(wake, selectors.EVENT_READ)
-    inherited = (server, wake, woken)
-    try:
-        while True:
-            ready = {key.fileobj for key, _ in selector.select()}
-            if wake in ready:
-                with contextlib.suppress(BlockingIOError):
-                    wake.recv(4096)
-                _reap(server)
-            if server in ready and not _serve(server, selector, inherited):
+    return Started()
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:2000]
+
+
+def _leave(*_: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _die_with_parent(number: int) -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+class _Server:
+    def __init__(self, control: socket.socket, home: str) -> None:
+        self._control = control
+        self._home = home
+        self._children: set[int] = set()
+        self._folders = {home}
+        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Until the controller closes its end."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._control:
+                        if not self._answer(selector):
+                            return
+                    else:
+                        with contextlib.suppress(BlockingIOError):
+                            os.read(self._woken, 4096)
+                self._reap()
+
+    def close(self) -> None:
+        """Kills and reaps what is left, and removes the folders."""
+        self._signal(self._children, signal.SIGKILL)
+        while self._children:
+            try:
+                self._end(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT))
+            except ChildProcessError:
                 break
-    except OSError:
-        pass  # the controller is gone
-    shutil.rmtree(workdir, ignore_errors=True)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
-
-def _serve(
-    server: socket.socket, selector: selectors.BaseSelector, inherited: tuple[socket.socket, ...]
-) -> bool:
-    data, descriptors, _, _ = socket.recv_fds(server, _MAX_REQUEST, 2)
-    if not data:
-        return False
-    request = decode_fork(data)
-    channel, output = descriptors
-    pid = os.fork()
-    if pid == 0:
-        _become(request, channel, output, selector, inherited)
-    os.close(channel)
-    os.close(output)
-    server.send(encode(Forked(ticket=request.ticket, pid=pid)))
-    return True
-
-
-def _become(
-    request: Fork,
-    channel: int,
-    output: int,
-    selector: selectors.BaseSelector,
-    inherited: tuple[socket.socket, ...],
-) -> None:
-    """Turns the fork into a rank; never returns."""
-    code = 70
-    try:
-        die_with_parent()
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        selector.close()
-        for item in inherited:
-            item.close()
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(null)
-        os.close(output)
-        with socket.socket(fileno=channel) as connection:
-            if request.what == "machine":
-                connection.sendall(msgspec.json.encode(describe_machine()))
-                code = 0
-            else:
-                code = _worker.main(decode_config(request.config), connection)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-
-
-def die_with_parent() -> None:
-    """Asks Linux to kill this process when its parent ends; elsewhere does nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == 1:
-            os._exit(1)  # the parent ended before we asked
-
-
-def _reap(server: socket.socket) -> None:
-    while True:
+    def _answer(self, selector: selectors.BaseSelector) -> bool:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        server.send(encode(Exited(pid=pid, code=os.waitstatus_to_exitcode(status))))
+            data, fds, _, _ = socket.recv_fds(self._control, _MAX_REQUEST, _MAX_FDS)
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        request = _requests.decode(data)
+        if isinstance(request, ForkRequest):
+            self._tell(Forked(pids=self._fork(request, fds, selector)))
+        elif isinstance(request, SignalRequest):
+            self._signal(self._children.intersection(request.pids), request.signal)
+        elif isinstance(request, MakeFolder):
+            self._tell(self._make(request.parent))
+        else:
+            self._folders.discard(request.folder)
+            shutil.rmtree(request.folder, ignore_errors=True)
+        return True
+
+    def _make(self, parent: str | None) -> Made:
+        try:
+            folder = tempfile.mkdtemp(prefix="fsdpfuzz-", dir=parent or self._home)
+        except OSError as error:
+            return Made(folder="", failure=str(error))
+        self._folders.add(folder)
+        return Made(folder=folder)
+
+    def _fork(
+        self, request: ForkRequest, fds: list[int], selector: selectors.BaseSelector
+    ) -> tuple[int, ...]:
+        pids = []
+        parent = os.getpid()
+        for i, setup in enumerate(request.setups):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    own = fds[2 * i : 2 * i + 2]
+                    self._become_child(parent, selector, own, set(fds) - set(own))
+                    sys.path[:] = request.path
+                    code = _run(request.function, setup, *own)
+                except BaseException:
+                    with contextlib.suppress(BaseException):
+                        traceback.print_exc()
+                finally:
+                    os._exit(code)
+            self._children.add(pid)
+            pids.append(pid)
+        for fd in fds:
+            os.close(fd)
+        return tuple(pids)
+
+    def _become_child(
+        self, parent: int, selector: selectors.BaseSelector, own: list[int], others: set[int]
+    ) -> None:
+        _die_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        # A group of its own, so that what it starts can be killed with it.
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        selector.close()
+        self._control.close()
+        for fd in (self._woken, self._waker, *others):
+            os.close(fd)
+        os.dup2(own[1], 1)
+        os.dup2(own[1], 2)
+
+    def _signal(self, pids: set[int], number: int) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _reap(self) -> None:
+        while self._children:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return
+            self._end(found)
+
+    def _end(self, found: Any) -> None:
+        # The child is a zombie still, so the number of its group cannot be another's yet.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(found.si_pid, signal.SIGKILL)
+        _, status = os.waitpid(found.si_pid, 0)
+        self._children.discard(found.si_pid)
+        self._tell(Ended(pid=found.si_pid, code=os.waitstatus_to_exitcode(status)))
+
+    def _tell(self, notice: Notice) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._control.send(msgspec.json.encode(notice))
+
+
+def _run(function: str, setup: msgspec.Raw, channel: int, output: int) -> int:
+    if output > 2:
+        os.close(output)
+    module, _, name = function.partition(":")
+    with socket.socket(fileno=channel) as connection:
+        getattr(importlib.import_module(module), name)(bytes(setup), connection)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return 0

@@ -1,114 +1,121 @@
-"""What the machine and its torch can do, found out in a fork that has torch loaded."""
+"""What this machine offers, found out in a process of its own."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import platform
-from pathlib import Path
+import signal
+import socket
+import tempfile
 from typing import Literal
 
 import msgspec
 
-from fsdpfuzz.errors import MachineError
+from fsdpfuzz.errors import MachineError, PoolError, UsageError
+from fsdpfuzz.ranks._server import ForkServer, ServerLostError
+
+_PROBE = "fsdpfuzz.ranks._machine_probe:main"
+_PROBE_SECONDS = 120.0
+_END_SECONDS = 10.0
+_MAX_ANSWER = 1 << 20
+BackendName = Literal["gloo", "nccl"]
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine as far as ranks are concerned."""
+    """Python, torch and hardware as the ranks will find them."""
 
     python: str
     torch: str
     cuda: str = ""
-    """CUDA version that torch was built with; empty for a CPU build."""
+    """CUDA version that torch was built for; empty without."""
+    cuda_available: bool = False
     nccl: str = ""
+    """Version; empty if torch was built without NCCL."""
+    gloo: bool = False
+    mpi: bool = False
     gpus: int = 0
     gpu_names: tuple[str, ...] = ()
-    gloo: bool = False
     cores: int = 1
+    """That this process may use."""
     memory_bytes: int = 0
-    """The smaller of physical memory and the control group's limit; 0 if unknown."""
+    """Bytes that this process may use, by machine and control group."""
     features: dict[str, bool] = {}
     """What this torch offers of what fsdpfuzz uses."""
 
-
-_FEATURES = {
-    "fsdp1": ("torch.distributed.fsdp", "FullyShardedDataParallel"),
-    "fsdp2": ("torch.distributed.fsdp", "fully_shard"),
-    "checkpoint_wrapper": (
-        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
-        "checkpoint_wrapper",
-    ),
-    "composable_checkpoint": (
-        "torch.distributed._composable.checkpoint_activation",
-        "checkpoint",
-    ),
-    "mem_tracker": ("torch.distributed._tools.fsdp2_mem_tracker", "FSDPMemTracker"),
-    "state_dict": ("torch.distributed.checkpoint.state_dict", "get_model_state_dict"),
-}
+    @property
+    def default_backend(self) -> BackendName:
+        """NCCL where there are two GPUs or more, else gloo."""
+        return "nccl" if self.nccl and self.gpus >= 2 else "gloo"
 
 
-def describe_machine() -> Machine:
-    """Looks at this process's torch; imports it, so never call it in the controller."""
-    import torch
-    import torch.distributed as dist
-
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    nccl = dist.is_nccl_available() and gpus > 0
-    return Machine(
-        python=platform.python_version(),
-        torch=str(torch.__version__),
-        cuda=torch.version.cuda or "",
-        nccl=_nccl_version() if nccl else "",
-        gpus=gpus,
-        gpu_names=tuple(torch.cuda.get_device_name(i) for i in range(gpus)),
-        gloo=dist.is_gloo_available(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
-        memory_bytes=_memory(),
-        features={name: _offers(*where) for name, where in _FEATURES.items()},
-    )
+_machine: Machine | None = None
 
 
-def choose_backend(machine: Machine, wanted: str, world_size: int = 2) -> Literal["gloo", "nccl"]:
-    """The backend to use, or :class:`MachineError` with what is missing.
+def probe_machine() -> Machine:
+    """What this machine offers; asked once per process.
 
-    ``auto`` takes NCCL where there are two or more GPUs, and gloo elsewhere.
+    Raises :class:`MachineError` if torch cannot be imported.
     """
+    global _machine
+    if _machine is None:
+        _machine = _probe()
+    return _machine
+
+
+def choose_backend(machine: Machine, wanted: str = "auto", world_size: int = 2) -> BackendName:
+    """The backend to use for ``world_size`` ranks.
+
+    ``wanted`` is ``auto``, ``gloo`` or ``nccl``. Raises :class:`MachineError` with what is
+    missing.
+    """
+    if wanted not in ("auto", "gloo", "nccl"):
+        raise UsageError(f"backend {wanted!r}: give auto, gloo or nccl")
     if not (machine.features.get("fsdp1") or machine.features.get("fsdp2")):
         raise MachineError(f"torch {machine.torch} has no FSDP: install torch 2.7 or later")
-    if wanted == "nccl":
-        if machine.gpus < world_size or not machine.nccl:
-            raise MachineError(
-                f"backend nccl needs {world_size} GPUs and a torch with NCCL; there are "
-                f"{machine.gpus} GPUs and torch {machine.torch} has NCCL {machine.nccl or 'not'}: "
-                "use --backend gloo"
-            )
-        return "nccl"
-    if wanted == "auto" and machine.nccl and machine.gpus >= max(2, world_size):
-        return "nccl"
+    if wanted == "nccl" or (wanted == "auto" and machine.default_backend == "nccl"):
+        missing = _missing_for_nccl(machine, world_size)
+        if not missing:
+            return "nccl"
+        if wanted == "nccl":
+            raise MachineError(f"nccl cannot run {world_size} ranks here: {missing}")
     if not machine.gloo:
-        raise MachineError(f"torch {machine.torch} is built without gloo, and nccl cannot be used")
+        raise MachineError(f"torch {machine.torch} was built without gloo; install one with it")
     return "gloo"
 
 
-def _offers(module: str, name: str) -> bool:
-    try:
-        return hasattr(importlib.import_module(module), name)
-    except Exception:  # whatever keeps a module from loading, the feature is not there
-        return False
+def _missing_for_nccl(machine: Machine, world_size: int) -> str:
+    if not machine.nccl:
+        return f"torch {machine.torch} was built without NCCL; install a CUDA build, or use gloo"
+    if machine.gpus < world_size:
+        return (
+            f"it needs a GPU for each, and torch sees {machine.gpus}; "
+            "use gloo or fewer ranks, and look at CUDA_VISIBLE_DEVICES"
+        )
+    return ""
 
 
-def _nccl_version() -> str:
-    from torch.cuda import nccl
-
-    version: tuple[int, ...] = nccl.version()  # type: ignore[no-untyped-call]
-    return ".".join(map(str, version))
-
-
-def _memory() -> int:
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+def _probe() -> Machine:
+    server = ForkServer.get()
+    ours, theirs = socket.socketpair()
+    with ours, tempfile.TemporaryFile() as output:
         try:
-            limits.append(int(Path(name).read_text(encoding="ascii")))
-        except (OSError, ValueError):
-            continue
-    return min(limits)
+            with theirs:
+                (pid,) = server.fork(_PROBE, [None], [theirs.fileno(), output.fileno()])
+            answer = _read_to_end(ours)
+            if server.await_end(pid, _END_SECONDS) is None:
+                server.signal([pid], signal.SIGKILL)
+            return msgspec.json.decode(answer, type=Machine)
+        except ServerLostError as error:
+            raise PoolError(f"the process that probes the machine was lost: {error}") from None
+        except (TimeoutError, msgspec.MsgspecError) as error:
+            output.seek(0)
+            said = output.read(4000).decode(errors="replace").strip()
+            raise MachineError(
+                f"torch could not say what this machine offers: {error}\n{said}".strip()
+            ) from None
+
+
+def _read_to_end(channel: socket.socket) -> bytes:
+    channel.settimeout(_PROBE_SECONDS)
+    answer = b""
+    while (data := channel.recv(1 << 16)) and len(answer) < _MAX_ANSWER:
+        answer += data
+    return answer

@@ -1,63 +1,70 @@
-"""The controller's side of the ranks: start, send, wait, and pick up the pieces."""
+"""Ranks that run one case at a time, whatever the cases do to them."""
 
 from __future__ import annotations
 
-import os
-import selectors
-import signal
+import contextlib
 import time
-from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Self
 
-from fsdpfuzz.errors import PoolError
-from fsdpfuzz.observations import Death, Hang, Observation
-from fsdpfuzz.ranks._board import disagreement, read_board
-from fsdpfuzz.ranks._deadline import Deadlines
-from fsdpfuzz.ranks._launch import Forkserver, forkserver
-from fsdpfuzz.ranks._member import Member
-from fsdpfuzz.ranks._protocol import Done, Failed, RankConfig, Ready, RunCase
+from fsdpfuzz.errors import ContractError, MachineError, PoolError
+from fsdpfuzz.observations import Observation
+from fsdpfuzz.ranks._crew import Crew
+from fsdpfuzz.ranks._deadline import Deadlines, Pace
+from fsdpfuzz.ranks._protocol import Come, Failed, Order, Ready, Run, Setup
+from fsdpfuzz.ranks._server import ForkServer, ServerLostError
+from fsdpfuzz.ranks._watch import Watch
 from fsdpfuzz.spec import CaseSpec, case_places, digest, encode
 
-_START_SECONDS = 120.0
-_KILL_SECONDS = 10.0
-_STACK_SECONDS = 1.0
-_MAX_STACK = 20_000
+Backend = Literal["gloo", "nccl"]
+
+_START_SECONDS = {"gloo": 60.0, "nccl": 180.0}
+_STARTS = 2
 _LARGE = 1 << 22
 """Elements of parameters from which on a case takes a time of its own."""
-_serial = count(1)
+_FRESH_FACTOR = 2.0
+"""The first case of fresh ranks pays for what torch does only once."""
 
 
 class Pool:
-    """``world_size`` ranks that run one case after the other.
+    """``world_size`` ranks on this machine, in one process group.
 
-    Starts when the first case comes. After anything but a clean pass or a clean refusal the
-    ranks are killed, and fresh ones start with the next case. Use it as a context manager,
-    or call `close`.
+    Ranks start with the first case, or with `start`. After any outcome but a clean pass or
+    a clean refusal by all ranks they are killed, and the next case has fresh ones. Use it as
+    a context manager, or call `close`; pools of one process share the process that their
+    ranks are forked from.
+
+    ``plant`` names a ``module:function`` that each rank calls with its `RankEnv` before its
+    first case. ``workdir`` is where the pool's private folder is made while it lives; the
+    folder for temporary files by default.
     """
 
     def __init__(
         self,
         world_size: int,
-        backend: Literal["gloo", "nccl"],
+        backend: Backend,
         *,
         deadlines: Deadlines | None = None,
         plant: str | None = None,
+        workdir: Path | None = None,
     ) -> None:
         self.world_size = world_size
         self.backend = backend
-        self.restarts = 0
         self.torch = ""
-        self._deadlines = deadlines or Deadlines()
+        """Version of torch in the ranks; empty before the first start."""
+        self._pace = Pace(deadlines or Deadlines())
         self._plant = plant
-        self._members: list[Member] = []
-        self._server: Forkserver | None = None
-        self._selector: selectors.BaseSelector | None = None
-        self._started_once = False
+        self._workdir = workdir
+        self._made_workdir = False
+        self._server: ForkServer | None = None
+        self._folder: Path | None = None
+        self._crew: Crew | None = None
+        self._fresh = True
+        self._generation = 0
+        self._number = 0
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -69,212 +76,190 @@ class Pool:
         self.close()
 
     @property
+    def restarts(self) -> int:
+        """How often ranks were started again."""
+        return max(0, self._generation - 1)
+
+    @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the ranks; empty while none run."""
-        return tuple(member.pid for member in self._members)
+        """Process ids of the living ranks."""
+        return self._crew.pids if self._crew else ()
 
     def start(self) -> None:
-        """Starts the ranks if they do not run; :class:`PoolError` if that fails twice."""
-        if self._members:
-            return
-        if self._started_once:
-            self.restarts += 1
-        self._started_once = True
-        try:
-            self._start()
-        except PoolError:
-            self._stop()
-            self._start()
+        """Makes sure that all ranks are ready; `run` does it too.
+
+        Raises :class:`PoolError` if they do not start, twice in a row, and
+        :class:`MachineError` if torch cannot be imported.
+        """
+        if self._crew is not None:
+            self._crew.poll(0.0)
+            if self._crew.whole:
+                return
+            self._discard()
+        reasons = []
+        for _ in range(_STARTS):
+            try:
+                reason = self._try_start()
+            except BaseException:
+                self._discard()
+                raise
+            if not reason:
+                return
+            self._discard()
+            reasons.append(reason)
+        raise PoolError(
+            f"{self.world_size} ranks on {self.backend} did not start, {_STARTS} times; "
+            f"the last reason: {reasons[-1]}"
+        )
 
     def run(self, case: CaseSpec, *, patience: bool = False) -> Observation:
-        """Runs ``case``, whose world size is the pool's, and says what was seen.
+        """What the ranks saw of ``case``.
 
-        Nothing that a rank does makes it raise. With ``patience``, and for a model so large
-        that other cases say nothing about its time, the deadline is the ceiling.
-        :class:`PoolError` if no ranks can be started.
+        With ``patience``, and for a model so large that other cases say nothing about its
+        time, the deadline is the ceiling.
+        Raises only what `start` raises; nothing that a case does ends it otherwise.
         """
-        self.start()
-        name = digest(case)
+        if case.world_size != self.world_size:
+            raise ContractError(
+                f"a case for {case.world_size} ranks was given to a pool of {self.world_size}"
+            )
         large = _is_large(case)
-        deadline = self._deadlines.ceiling if patience or large else self._deadlines.current()
-        started = time.monotonic()
-        for member in self._members:
-            member.begin(RunCase(case=encode(case) if member.rank == 0 else b""))
-        timed_out = self._wait(deadline, self._deadlines.grace(), name)
-        observation = self._observe(name, deadline, timed_out)
-        seconds = time.monotonic() - started
+        patient = patience or large
+        observation, orphaned = self._attempt(case, patient)
+        if orphaned and not observation.clean:
+            # Whatever ended the process that the ranks come from need not be this case.
+            self._discard()
+            observation, _ = self._attempt(case, patient)
         if observation.clean:
             if not large:
-                self._deadlines.passed(seconds)
-        elif not _refused_alike(observation):
-            self._stop()
+                self._pace.learn(observation.seconds)
+        elif not _all_refused(observation):
+            self._discard()
         return observation
 
     def close(self) -> None:
-        """Ends the ranks. They start again with the next case."""
-        self._stop()
+        """Ends the ranks and removes the pool's folder; a next case would start anew."""
+        self._discard()
+        if self._server is not None and self._folder is not None:
+            self._server.remove_folder(self._folder)
+            self._folder = None
+        if self._made_workdir and self._workdir is not None:
+            _remove_if_empty(self._workdir)
 
-    def _start(self) -> None:
-        server = self._server = forkserver()
-        serial = f"{os.getpid()}-{next(_serial)}"
-        store = server.workdir / f"store-{serial}"
-        selector = self._selector = selectors.DefaultSelector()
-        selector.register(server.socket, selectors.EVENT_READ)
+    def _attempt(self, case: CaseSpec, patient: bool) -> tuple[Observation, bool]:
+        self.start()
+        crew = self._running()
         try:
-            for rank in range(self.world_size):
-                prefix = server.workdir / f"rank-{serial}-{rank}"
-                config = RankConfig(
-                    rank=rank,
-                    world_size=self.world_size,
-                    backend=self.backend,
-                    store=str(store),
-                    board=f"{prefix}.board",
-                    stacks=f"{prefix}.stacks",
-                    plant=self._plant,
-                )
-                self._members.append(Member(config, server.fork_rank(config), selector))
-            self._await_ready()
-        finally:
-            store.unlink(missing_ok=True)
+            observation = self._run(crew, case, patient)
+        except BaseException:
+            self._discard()
+            raise
+        self._fresh = False
+        return observation, crew.orphaned
 
-    def _await_ready(self) -> None:
-        stop = time.monotonic() + _START_SECONDS
-        while any(member.answer is None for member in self._members):
-            self._poll(max(0.0, stop - time.monotonic()))
-            for member in self._members:
-                if isinstance(member.answer, Failed) or member.lost:
-                    why = member.answer.error if isinstance(member.answer, Failed) else ""
-                    raise PoolError(
-                        f"rank {member.rank} of {self.world_size} could not start on "
-                        f"{self.backend}: {why or member.output_tail() or 'no output'}"
-                    )
-            if time.monotonic() > stop:
-                raise PoolError(
-                    f"{self.world_size} ranks on {self.backend} did not meet within "
-                    f"{_START_SECONDS:.0f} s"
-                )
-        for member in self._members:
-            if isinstance(member.answer, Ready):
-                self.torch = member.answer.torch
+    def _running(self) -> Crew:
+        if self._crew is None:
+            raise ContractError("the ranks are ready but not there")
+        return self._crew
 
-    def _wait(self, deadline: float, grace: float, name: str) -> bool:
-        """Until every rank has answered or died; True if time ran out before that."""
-        stop = time.monotonic() + deadline
-        failed = False
-        while any(member.waiting for member in self._members):
-            if not failed and any(_has_failed(member, name) for member in self._members):
-                failed, stop = True, min(stop, time.monotonic() + grace)
-            left = stop - time.monotonic()
-            if left <= 0:
-                return True
-            self._poll(left)
-        return False
+    def _try_start(self) -> str:
+        """Starts ranks; says why they do not run, or nothing."""
+        try:
+            server = ForkServer.get()
+            if server.worker_failure:
+                raise MachineError(f"this torch cannot run FSDP: {server.worker_failure}")
+            folder = self._private_folder(server)
+            self._generation += 1
+            self._crew = Crew(server, folder, [self._setup(rank) for rank in self._everyone()])
+        except ServerLostError as error:
+            return f"the process that forks the ranks was lost: {error}"
+        except OSError as error:
+            return str(error)
+        self._fresh = True
+        return self._await_ready(self._crew)
 
-    def _poll(self, seconds: float) -> None:
-        if self._selector is None or self._server is None:
-            raise PoolError("the pool has no ranks")
-        for key, _ in self._selector.select(seconds):
-            if key.data is None:
-                self._server.read_notices(0.0)
-            else:
-                key.data()
-        for member in self._members:
-            member.note_end()
+    def _everyone(self) -> range:
+        return range(self.world_size)
 
-    def _observe(self, name: str, deadline: float, timed_out: bool) -> Observation:
-        dead = [member for member in self._members if member.lost]
-        if dead:
-            self._await_exit_codes(dead)
-        hang = self._hang(deadline) if timed_out else None
-        reports = tuple(
-            member.answer.report
-            if isinstance(member.answer, Done) and member.answer.report.digest in ("", name)
-            else None
-            for member in self._members
+    def _setup(self, rank: int) -> Setup:
+        return Setup(
+            rank=rank,
+            world_size=self.world_size,
+            backend=self.backend,
+            folder=str(self._folder),
+            generation=self._generation,
+            plant=self._plant,
         )
+
+    def _private_folder(self, server: ForkServer) -> Path:
+        if self._folder is None or self._server is not server:
+            if self._workdir is not None and not self._workdir.exists():
+                self._workdir.mkdir(parents=True, exist_ok=True)
+                self._made_workdir = True
+            self._folder, self._server = server.make_folder(self._workdir), server
+        return self._folder
+
+    def _await_ready(self, crew: Crew) -> str:
+        end = time.monotonic() + _START_SECONDS[self.backend]
+        ready: set[int] = set()
+        while len(ready) < self.world_size:
+            crew.poll(end - time.monotonic())
+            for rank in crew.ranks:
+                for message in rank.inbox:
+                    if isinstance(message, Ready):
+                        ready.add(rank.rank)
+                        self.torch = message.torch
+                    elif isinstance(message, Failed):
+                        return f"rank {rank.rank}: {message.reason}"
+                rank.inbox.clear()
+                if rank.code is not None:
+                    said = rank.printed(2000)
+                    return f"rank {rank.rank} ended with exit code {rank.code}\n{said}".strip()
+            if time.monotonic() >= end:
+                late = sorted(set(self._everyone()) - ready)
+                return f"ranks {late} were not ready after {_START_SECONDS[self.backend]:.0f} s"
+        return ""
+
+    def _run(self, crew: Crew, case: CaseSpec, patient: bool) -> Observation:
+        name = digest(case)
+        deadline = self._pace.deadline(patient=patient)
+        if self._fresh and not patient:
+            deadline = min(deadline * _FRESH_FACTOR, self._pace.deadline(patient=True))
+        self._number += 1
+        watch = Watch(
+            crew,
+            deadline=deadline,
+            grace=self._pace.grace(patient=patient),
+            number=self._number,
+            digest=name,
+        )
+        first: Order = Run(number=self._number, case=encode(case))
+        others = [Come(number=self._number)] * (self.world_size - 1)
+        started = time.monotonic()
+        for rank in crew.ranks:
+            rank.forget()
+        crew.send([first, *others])
+        hang = watch.wait(started)
         return Observation(
             digest=name,
             world_size=self.world_size,
             backend=self.backend,
             torch=self.torch,
-            reports=reports,
-            deaths=tuple(
-                Death(
-                    rank=member.rank,
-                    exitcode=member.exitcode,
-                    stage=read_board(member.board).stage,
-                    output=member.output_tail(),
-                )
-                for member in dead
-            ),
+            reports=tuple(watch.reports),
+            deaths=tuple(watch.deaths),
             hang=hang,
+            seconds=time.monotonic() - started,
         )
 
-    def _await_exit_codes(self, dead: Sequence[Member]) -> None:
-        stop = time.monotonic() + _STACK_SECONDS
-        while any(m.child.exitcode is None for m in dead) and time.monotonic() < stop:
-            self._poll(0.05)
-
-    def _hang(self, deadline: float) -> Hang:
-        waiting = tuple(member.rank for member in self._members if member.waiting)
-        stacks = self._stacks()
-        readings = [read_board(member.board) for member in self._members]
-        odd, told = disagreement(readings)
-        return Hang(
-            ranks=waiting,
-            deadline=deadline,
-            stages=tuple(reading.stage for reading in readings),
-            stacks=stacks,
-            odd_ranks=odd,
-            disagreement=told,
-            after_failure=any(member.lost or _raised(member) for member in self._members),
-        )
-
-    def _stacks(self) -> tuple[str, ...]:
-        """The stacks of all ranks, by faulthandler: that works in an endless loop in C too."""
-        alive = [member for member in self._members if member.child.exitcode is None]
-        for member in alive:
-            _signal(member.pid, signal.SIGUSR1)
-        stop = time.monotonic() + _STACK_SECONDS
-        sizes: dict[int, int] = {}
-        while time.monotonic() < stop:
-            time.sleep(0.02)
-            now = {member.rank: _size(member.stacks) for member in alive}
-            if now == sizes and all(now.values()):
-                break
-            sizes = now
-        return tuple(_text(member.stacks) for member in self._members)
-
-    def _stop(self) -> None:
-        members, self._members = self._members, []
-        for member in members:
-            member.leave()
-            if member.child.exitcode is None:
-                _signal(member.pid, signal.SIGKILL)
-        for member in members:
-            if self._server is not None and self._server.alive:
-                self._server.forget(member.child, _KILL_SECONDS)
-            else:
-                member.child.close()
-            for path in (member.board, member.stacks):
-                path.unlink(missing_ok=True)
-        if self._selector is not None:
-            self._selector.close()
-            self._selector = None
+    def _discard(self) -> None:
+        """Kills the ranks, if there are any."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.kill()
 
 
-def _has_failed(member: Member, name: str) -> bool:
-    if member.lost or _raised(member):
-        return True
-    return isinstance(member.answer, Done) and member.answer.report.digest != name
-
-
-def _raised(member: Member) -> bool:
-    return isinstance(member.answer, Done) and member.answer.report.raised is not None
-
-
-def _refused_alike(observation: Observation) -> bool:
-    """All ranks raised the same documented type: they are in step and can go on."""
+def _all_refused(observation: Observation) -> bool:
+    """All ranks raised the same documented type while wrapping: they are in step and can go on."""
     raised = observation.raised()
     return (
         observation.hang is None
@@ -285,27 +270,11 @@ def _refused_alike(observation: Observation) -> bool:
     )
 
 
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")[-_MAX_STACK:]
-    except OSError:
-        return ""
-
-
 def _is_large(case: CaseSpec) -> bool:
     found = (parameter for place in case_places(case) for parameter in place.parameters)
     return sum(parameter.numel for parameter in found) >= _LARGE
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()

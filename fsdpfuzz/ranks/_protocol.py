@@ -1,119 +1,122 @@
-"""Messages between the controller and a rank. Everything in the ranks package may import this.
+"""What the controller and a rank say to each other, and how it travels.
 
-Each message is one frame: four bytes of length, big-endian, then msgpack.
+Each rank has a stream socket of its own. A frame is a magic number, a length and one
+MessagePack message; anything else on the socket is garbage and costs the rank its life.
+Nothing is pickled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+import struct
 
 import msgspec
 
 from fsdpfuzz.observations import RankReport
 
 MAX_FRAME = 16 << 20
-"""Bytes; a rank that sends more is broken."""
+"""Bytes of the largest message."""
+
+_HEADER = struct.Struct("<II")
+_MAGIC = 0x7A667366
 
 
-class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank needs to know to join its process group."""
+class GarbageError(Exception):
+    """Bytes on the channel that are no frame, or a frame that is no message."""
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank is told when it is forked."""
 
     rank: int
     world_size: int
     backend: str
-    store: str
-    """Path of the rendezvous file."""
-    board: str
-    stacks: str
-    """Path of the file that takes the stacks of all threads on SIGUSR1."""
+    folder: str
+    generation: int
     plant: str | None = None
 
 
-class RunCase(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
-    """Run a case. Only rank 0 gets its JSON; the others receive it from rank 0."""
+class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    """To rank 0: the canonical JSON of the case to run."""
 
-    case: bytes = b""
+    number: int
+    case: bytes
+
+
+class Come(msgspec.Struct, frozen=True, kw_only=True, tag="come"):
+    """To the other ranks: a case is coming through the process group."""
+
+    number: int
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
-    """The rank has joined its process group."""
+    """From a rank: it is in the process group and waits for a case."""
 
     rank: int
     torch: str
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The rank could not join; it ends after this."""
+    """From a rank: it could not get ready."""
 
     rank: int
-    error: str
+    reason: str
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
-    """The rank is through with the case."""
+class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
+    """From a rank: what it saw of case ``number``."""
 
+    number: int
     report: RankReport
 
 
-class Fork(msgspec.Struct, frozen=True, kw_only=True):
-    """To the forkserver: fork a process; its channel and output pipe come along."""
+Order = Run | Come
+Reply = Ready | Failed | Answer
 
-    what: Literal["rank", "machine"]
-    ticket: int
-    config: bytes = b""
-
-
-class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):
-    """From the forkserver: the process that a request asked for runs."""
-
-    ticket: int
-    pid: int
+_encoder = msgspec.msgpack.Encoder()
+_orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+_replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
-class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
-    """From the forkserver: a process has ended; ``code`` is negative for a signal."""
-
-    pid: int
-    code: int
-
-
-FromRank = Ready | Failed | Done
-
-encode = msgspec.msgpack.Encoder().encode
-decode_command = msgspec.msgpack.Decoder(RunCase).decode
-decode_config = msgspec.msgpack.Decoder(RankConfig).decode
-decode_fork = msgspec.msgpack.Decoder(Fork).decode
-decode_notice: Callable[[bytes], Forked | Exited] = msgspec.msgpack.Decoder(Forked | Exited).decode
-decode_answer: Callable[[bytes], FromRank] = msgspec.msgpack.Decoder(FromRank).decode
+def frame(message: Order | Reply) -> bytes:
+    """The message as it travels; :class:`ValueError` if it is larger than `MAX_FRAME`."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME:
+        raise ValueError(f"a message of {len(body)} bytes, but {MAX_FRAME} are allowed")
+    return _HEADER.pack(_MAGIC, len(body)) + body
 
 
-class FrameError(Exception):
-    """What came over a channel is not a frame."""
+def order(body: bytes) -> Order:
+    """The message in a frame from the controller."""
+    return _orders.decode(body)
 
 
-class FrameReader:
-    """Cuts a byte stream into frames."""
+def reply(body: bytes) -> Reply:
+    """The message in a frame from a rank; :class:`GarbageError` if it is none."""
+    try:
+        return _replies.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise GarbageError(f"a frame that is no message: {error}") from None
 
-    def __init__(self, limit: int = MAX_FRAME) -> None:
-        self._limit = limit
-        self._buffer = bytearray()
+
+class Frames:
+    """Puts frames together from the pieces that a socket gives."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that ``data`` completes; :class:`FrameError` if one is too large."""
-        self._buffer += data
-        frames = []
-        while len(self._buffer) >= 4:
-            size = int.from_bytes(self._buffer[:4], "big")
-            if size > self._limit:
-                raise FrameError(f"a frame of {size} bytes; at most {self._limit} are allowed")
-            if len(self._buffer) < 4 + size:
+        """The bodies that ``data`` completes; :class:`GarbageError` on a wrong header."""
+        self._pending += data
+        bodies = []
+        start = 0
+        while len(self._pending) - start >= _HEADER.size:
+            magic, length = _HEADER.unpack_from(self._pending, start)
+            if magic != _MAGIC or length > MAX_FRAME:
+                raise GarbageError(f"garbage: {bytes(self._pending[start : start + 8])!r}")
+            end = start + _HEADER.size + length
+            if len(self._pending) < end:
                 break
-            frames.append(bytes(self._buffer[4 : 4 + size]))
-            del self._buffer[: 4 + size]
-        return frames
-
-
-def frame(payload: bytes) -> bytes:
-    """The payload with its length in front."""
-    return len(payload).to_bytes(4, "big") + payload
+            bodies.append(bytes(self._pending[start + _HEADER.size : end]))
+            start = end
+        del self._pending[:start]
+        return bodies

@@ -1,217 +1,216 @@
-"""The life of a rank: join, then receive, broadcast, run and answer until the channel closes.
-
-The forkserver imports this module, and with it torch and FSDP, once; each rank is a fork.
-"""
+"""The life of a rank: join the process group, then run one case after the other."""
 
 from __future__ import annotations
 
 import faulthandler
 import gc
-import hashlib
 import importlib
-import os
+import resource
 import signal
 import socket
-import traceback
 import warnings
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import torch
 import torch.distributed as dist
-import torch.distributed.fsdp
+from torch import Tensor
 from torch._C._distributed_c10d import FileStore
+from torch.distributed import ProcessGroup, distributed_c10d
 
-from fsdpfuzz.errors import ContractError
-from fsdpfuzz.observations import MAX_MESSAGE, MAX_TRACEBACK, Raised, RankReport
+from fsdpfuzz.errors import ContractError, UsageError
+from fsdpfuzz.observations import RankReport
 from fsdpfuzz.ranks._board import Board
 from fsdpfuzz.ranks._collectives import note_collectives
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._protocol import (
-    Done,
+    Answer,
     Failed,
-    RankConfig,
+    Frames,
+    Order,
     Ready,
-    decode_command,
-    encode,
+    Run,
+    Setup,
     frame,
+    order,
 )
+from fsdpfuzz.ranks._raised import describe
 from fsdpfuzz.ranks._train import run_case
-from fsdpfuzz.spec import decode
+from fsdpfuzz.spec import decode, digest
 
-_INLINE_BYTES = 4096
-"""Cases up to this size travel with their length in one broadcast."""
-_DOCUMENTED = (ValueError, NotImplementedError)
-_DIGEST_BYTES = 8
+__all__ = ["main", "run_case"]
+
+# The controller decides when a case has taken too long, never the process group.
+_NO_TIMEOUT = timedelta(days=7)
+_BUFFER = 8192
+_LENGTH_BYTES = 8
+_DIGEST_BYTES = 16
 
 
-def main(config: RankConfig, channel: socket.socket) -> int:
-    """Runs the rank until the channel closes; the exit code of its process."""
+def main(given: bytes, channel: socket.socket) -> None:
+    """Runs cases until the controller closes the channel. ``given`` is a `Setup` in JSON."""
+    setup = msgspec.json.decode(given, type=Setup)
     try:
-        env = _join(config)
-        _plant(config.plant, env)
+        env = _join(setup)
+        if setup.plant is not None:
+            _plant(setup.plant, env)
     except BaseException as error:
-        _send(channel, encode(Failed(rank=config.rank, error=_text(error))))
-        return 1
+        reason = describe(error, "start")
+        text = f"{reason.type}: {reason.message}\n{reason.traceback}"
+        channel.sendall(frame(Failed(rank=setup.rank, reason=text)))
+        return
     gc.collect()
-    gc.freeze()  # what is here now never dies; collections between cases skip it
-    _send(channel, encode(Ready(rank=config.rank, torch=str(torch.__version__))))
-    while (command := _receive(channel)) is not None:
-        report = _run(decode_command(command).case, env)
-        _send(channel, encode(Done(report=report)))
-        gc.collect()
-    return 0
+    gc.freeze()  # what the rank was born with needs no look at after each case
+    channel.sendall(frame(Ready(rank=setup.rank, torch=str(torch.__version__))))
+    _serve(env, channel)
 
 
-def _join(config: RankConfig) -> RankEnv:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # a subject's warnings are recorded by the probes
-    stacks = Path(config.stacks).open("w")  # noqa: SIM115 (stays open for the signal handler)
+def _join(setup: Setup) -> RankEnv:
+    folder = Path(setup.folder)
+    board = Board(folder / f"board-{setup.rank}")
+    board.begin("start")
+    stacks = (folder / f"stacks-{setup.rank}").open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
-    if config.backend == "nccl":
-        device = torch.device("cuda", config.rank)
+    faulthandler.enable(file=2)
+    # Ranks die on purpose, and a core file of each would fill the disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # the probes record those that matter
+    nccl = setup.backend == "nccl"
+    device = torch.device("cuda", setup.rank) if nccl else torch.device("cpu")
+    if nccl:
         torch.cuda.set_device(device)
-    else:
-        device = torch.device("cpu")
-    board = Board(Path(config.board))
-    board.stage("join")
-    env = RankEnv(
-        rank=config.rank,
-        world_size=config.world_size,
-        device=device,
-        backend=config.backend,
-        board=board,
-    )
     dist.init_process_group(
-        config.backend,
-        store=FileStore(config.store, config.world_size),
-        rank=config.rank,
-        world_size=config.world_size,
-        device_id=device if device.type == "cuda" else None,
+        setup.backend,
+        store=FileStore(str(folder / f"store-{setup.generation}"), setup.world_size),
+        rank=setup.rank,
+        world_size=setup.world_size,
+        timeout=_NO_TIMEOUT,
+        device_id=device if nccl else None,
     )
-    first = torch.ones(1, device=device)
-    dist.all_reduce(first)
-    if first.item() != config.world_size:
-        raise ContractError(f"the first all-reduce gave {first.item()}")
+    env = RankEnv(
+        rank=setup.rank,
+        world_size=setup.world_size,
+        backend=setup.backend,
+        device=device,
+        board=board,
+        folder=folder,
+    )
+    # A rank is ready when a collective works, not when it has said that it would.
+    _gather(torch.tensor([setup.rank], dtype=torch.uint8, device=device), env)
     note_collectives(env)
+    board.begin("ready")
     return env
 
 
-def _plant(plant: str | None, env: RankEnv) -> None:
-    if plant is not None:
-        module, _, function = plant.partition(":")
-        getattr(importlib.import_module(module), function)(env)
+def _plant(name: str, env: RankEnv) -> None:
+    module, _, function = name.partition(":")
+    if not function:
+        raise UsageError(f"plant {name!r}: give module:function")
+    plant: Callable[[RankEnv], None] = getattr(importlib.import_module(module), function)
+    plant(env)
 
 
-def _run(data: bytes, env: RankEnv) -> RankReport:
-    env.board.clear()
-    env.board.stage("receive")
-    digest = ""
+def _serve(env: RankEnv, channel: socket.socket) -> None:
+    frames = Frames()
+    while True:
+        data = channel.recv(1 << 16)
+        if not data:
+            return
+        for body in frames.feed(data):
+            message = order(body)
+            answer = Answer(number=message.number, report=_attempt(message, env))
+            channel.sendall(_fit(answer, env))
+            env.board.stage("idle")
+            gc.collect()
+
+
+def _attempt(message: Order, env: RankEnv) -> RankReport:
+    name = ""
     try:
-        data = _broadcast(data, env)
-        digest = _agreed_digest(data, env)
-        report = run_case(decode(data), env)
-    except BaseException as error:  # a rank reports whatever happens in it
-        report = RankReport(rank=env.rank, digest=digest, raised=_raised(error, env))
-    return msgspec.structs.replace(report, **_resources())
+        env.board.begin("broadcast")
+        case = decode(_broadcast(message.case if isinstance(message, Run) else None, env))
+        name = digest(case)
+        _agree(name, env)
+        _drop_groups()
+        report = run_case(case, env)
+        if not isinstance(report, RankReport):
+            raise ContractError(f"run_case returned {type(report).__name__}, not a RankReport")
+    except BaseException as error:
+        # SystemExit and KeyboardInterrupt too: nothing that a case raises ends the rank.
+        report = RankReport(rank=env.rank, digest=name, raised=describe(error, env.board.now))
+    return _with_usage(report)
 
 
-def _resources() -> dict[str, int]:
-    """What this process holds, from /proc; nothing where there is no /proc."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return {
-            "rss_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
-            "threads": sum(1 for _ in Path("/proc/self/task").iterdir()),
-            "fds": sum(1 for _ in Path("/proc/self/fd").iterdir()),
-        }
-    except OSError:
-        return {}
+def _broadcast(case: bytes | None, env: RankEnv) -> bytes:
+    """The bytes that rank 0 has; mostly one collective of fixed size."""
+    room = _BUFFER - _LENGTH_BYTES
+    buffer = torch.zeros(_BUFFER, dtype=torch.uint8)
+    if case is not None:
+        head = len(case).to_bytes(_LENGTH_BYTES, "little") + case[:room]
+        buffer[: len(head)] = _tensor(head)
+    data = _send(buffer, env)
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if length <= room:
+        return data[_LENGTH_BYTES : _LENGTH_BYTES + length]
+    rest = torch.zeros(length - room, dtype=torch.uint8)
+    if case is not None:
+        rest[:] = _tensor(case[room:])
+    return data[_LENGTH_BYTES:] + _send(rest, env)
 
 
-def _broadcast(data: bytes, env: RankEnv) -> bytes:
-    """Rank 0's bytes on every rank, through the process group."""
-    buffer = torch.zeros(8 + _INLINE_BYTES, dtype=torch.uint8)
-    if env.rank == 0:
-        head = len(data).to_bytes(8, "big") + data[:_INLINE_BYTES]
-        buffer[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-    buffer = buffer.to(env.device)
-    dist.broadcast(buffer, src=0)
-    received = bytes(buffer.cpu().tolist())
-    size = int.from_bytes(received[:8], "big")
-    if size <= _INLINE_BYTES:
-        return received[8 : 8 + size]
-    rest = torch.zeros(size - _INLINE_BYTES, dtype=torch.uint8)
-    if env.rank == 0:
-        rest = torch.frombuffer(bytearray(data[_INLINE_BYTES:]), dtype=torch.uint8)
-    rest = rest.to(env.device)
-    dist.broadcast(rest, src=0)
-    return received[8:] + bytes(rest.cpu().tolist())
+def _send(buffer: Tensor, env: RankEnv) -> bytes:
+    moved = buffer.to(env.device)
+    _group().broadcast(moved, 0).wait()
+    return moved.cpu().numpy().tobytes()
 
 
-def _agreed_digest(data: bytes, env: RankEnv) -> str:
-    """The digest of the case, after all ranks have shown that they hold the same bytes."""
-    own = hashlib.sha256(data).digest()[:_DIGEST_BYTES]
-    mine = torch.tensor(list(own), dtype=torch.uint8, device=env.device)
-    every = [torch.empty_like(mine) for _ in range(env.world_size)]
-    dist.all_gather(every, mine)
-    rows = torch.stack(every).cpu().tolist()
-    if any(bytes(row) != own for row in rows):
-        raise ContractError(f"ranks hold different cases: {[bytes(row).hex() for row in rows]}")
-    return own.hex()
+def _tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-def _raised(error: BaseException, env: RankEnv) -> Raised:
-    return Raised(
-        type=type(error).__name__,
-        message=_text(error),
-        stage=env.board.current_stage(),
-        frame=_torch_frame(error),
-        documented=type(error) in _DOCUMENTED,
-        traceback=_traceback(error),
+def _agree(name: str, env: RankEnv) -> None:
+    """:class:`ContractError` unless every rank decoded the same case."""
+    mine = _tensor(name.encode().ljust(_DIGEST_BYTES)[:_DIGEST_BYTES]).to(env.device)
+    everyone = [bytes(row) for row in _gather(mine, env)]
+    if len(set(everyone)) > 1:
+        raise ContractError(f"the ranks decoded different cases: {everyone}")
+
+
+def _gather(mine: Tensor, env: RankEnv) -> list[list[int]]:
+    rows = [torch.empty_like(mine) for _ in range(env.world_size)]
+    _group().allgather([rows], [mine]).wait()
+    gathered: list[list[int]] = torch.stack(rows).cpu().tolist()
+    return gathered
+
+
+def _group() -> ProcessGroup:
+    # Straight to the group: the fuzzer's own collectives belong on no board and in no count.
+    return distributed_c10d._get_default_group()
+
+
+def _drop_groups() -> None:
+    """Destroys groups that earlier cases made; every rank has just agreed, so none is in use."""
+    default = _group()
+    for group in [group for group in distributed_c10d._world.pg_map if group is not default]:
+        dist.destroy_process_group(group)
+
+
+def _with_usage(report: RankReport) -> RankReport:
+    return msgspec.structs.replace(
+        report,
+        rss_bytes=int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize(),
+        threads=sum(1 for _ in Path("/proc/self/task").iterdir()),
+        fds=sum(1 for _ in Path("/proc/self/fd").iterdir()),
     )
 
 
-def _text(error: BaseException) -> str:
+def _fit(answer: Answer, env: RankEnv) -> bytes:
     try:
-        return str(error)[:MAX_MESSAGE]
-    except BaseException as second:
-        return f"<its text cannot be had: {type(second).__name__}>"
-
-
-def _traceback(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))[-MAX_TRACEBACK:]
-    except BaseException:
-        return ""
-
-
-def _torch_frame(error: BaseException) -> str:
-    """The innermost frame inside torch, without its line: ``torch/a/b.py:function``."""
-    found = ""
-    for entry, _ in traceback.walk_tb(error.__traceback__):
-        name = entry.f_code.co_filename
-        _, inside, rest = name.rpartition(f"{os.sep}torch{os.sep}")
-        if inside:
-            found = f"torch/{rest.replace(os.sep, '/')}:{entry.f_code.co_name}"
-    return found
-
-
-def _send(channel: socket.socket, payload: bytes) -> None:
-    channel.sendall(frame(payload))
-
-
-def _receive(channel: socket.socket) -> bytes | None:
-    """One frame, or None when the controller has gone."""
-    head = _exactly(channel, 4)
-    return None if head is None else _exactly(channel, int.from_bytes(head, "big"))
-
-
-def _exactly(channel: socket.socket, size: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < size:
-        part = channel.recv(min(size - len(data), 1 << 20))
-        if not part:
-            return None
-        data += part
-    return bytes(data)
+        return frame(answer)
+    except Exception as error:
+        reason = describe(error, "report")
+        report = RankReport(rank=env.rank, digest=answer.report.digest, raised=reason)
+        return frame(Answer(number=answer.number, report=report))

@@ -1,0 +1,282 @@
+"""The controller's side of the fork server: one per process, started when first needed."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import msgspec
+
+from fsdpfuzz.errors import MachineError, PoolError
+from fsdpfuzz.ranks._forkserver import (
+    Ended,
+    Forked,
+    ForkRequest,
+    Made,
+    MakeFolder,
+    Notice,
+    RemoveFolder,
+    Request,
+    SignalRequest,
+    Started,
+)
+
+_START_SECONDS = 120.0
+_ANSWER_SECONDS = 30.0
+_MAX_NOTICE = 1 << 16
+_BOOT = (
+    "import sys, json; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
+    "from fsdpfuzz.ranks._forkserver import main; main(a['fd'], a['pid'], a['main'], a['home'])"
+)
+_N = TypeVar("_N", Started, Forked, Made)
+_notices: msgspec.json.Decoder[Notice] = msgspec.json.Decoder(Notice)
+
+
+class ServerLostError(Exception):
+    """The fork server has ended or does not answer; its children are gone with it."""
+
+
+class ForkServer:
+    """A running fork server. Use `get`; pools share it."""
+
+    _current: ForkServer | None = None
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self.exits: dict[int, int] = {}
+        """Exit codes of ended children by pid; take out what you have seen."""
+        self.lost = False
+        self.worker_failure = ""
+        self._home = Path(tempfile.gettempdir(), f"fsdpfuzz-{uuid.uuid4().hex}").absolute()
+        self._folders = {self._home}
+        # Anonymous: it is gone with the last process that has it open.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = self._launch(theirs)
+        try:
+            started = self._await(Started, _START_SECONDS)
+        except BaseException as error:
+            self._abandon()
+            if isinstance(error, ServerLostError):
+                raise PoolError(
+                    f"the process that starts the ranks did not start: {error}"
+                ) from None
+            raise
+        if started.failure:
+            self._abandon()
+            raise MachineError(
+                f"torch cannot be imported by {sys.executable}: {started.failure}; "
+                "install PyTorch for this Python"
+            )
+        self.worker_failure = started.worker_failure
+        atexit.register(self.close)
+
+    @classmethod
+    def get(cls) -> ForkServer:
+        """The server of this process; a new one if there is none or it was lost.
+
+        Raises :class:`MachineError` if torch cannot be imported, :class:`PoolError` if the
+        server does not start.
+        """
+        current = cls._current
+        if current is not None and current._owner == os.getpid():
+            current.drain()
+            if not current.lost:
+                return current
+            current.close()
+        cls._current = None
+        cls._current = cls()
+        return cls._current
+
+    @property
+    def control(self) -> socket.socket:
+        """Readable when there is something to `drain`."""
+        return self._control
+
+    def fork(self, function: str, setups: Sequence[object], fds: Sequence[int]) -> tuple[int, ...]:
+        """Forks one child per setup, which has ``fds[2 * i]`` and ``fds[2 * i + 1]``."""
+        request = ForkRequest(
+            function=function,
+            setups=tuple(msgspec.Raw(msgspec.json.encode(setup)) for setup in setups),
+            path=_absolute_path(),
+        )
+        return self._ask(request, Forked, fds).pids
+
+    def signal(self, pids: Sequence[int], number: int) -> None:
+        """Sends a signal to those children that have not ended."""
+        if pids:
+            self._send(SignalRequest(pids=tuple(pids), signal=number))
+
+    def await_end(self, pid: int, seconds: float) -> int | None:
+        """The exit code of a child, or None if it has not ended after ``seconds``."""
+        end = time.monotonic() + seconds
+        while pid not in self.exits and (left := end - time.monotonic()) > 0:
+            self._receive(left)
+        return self.exits.pop(pid, None)
+
+    def make_folder(self, parent: Path | None) -> Path:
+        """A new private folder; :class:`OSError` if it cannot be made."""
+        where = None if parent is None else str(parent.resolve())
+        made = self._ask(MakeFolder(parent=where), Made)
+        if made.failure:
+            raise OSError(made.failure)
+        self._folders.add(Path(made.folder))
+        return Path(made.folder)
+
+    def remove_folder(self, folder: Path) -> None:
+        """Removes a folder of `make_folder`; also when the server is lost."""
+        self._folders.discard(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(ServerLostError):
+            self._send(RemoveFolder(folder=str(folder)))
+
+    def drain(self) -> None:
+        """Takes in what the server has said, without waiting; sets `lost` if it is gone."""
+        with contextlib.suppress(ServerLostError):
+            while self._receive(0.0) is not None:
+                pass
+
+    def close(self) -> None:
+        """Ends the server and with it every child; for the process that started it only."""
+        if self._owner != os.getpid():
+            return
+        atexit.unregister(self.close)
+        self._abandon(patience=5.0)
+        if ForkServer._current is self:
+            ForkServer._current = None
+
+    def _launch(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        arguments = {
+            "path": _absolute_path(),
+            "fd": theirs.fileno(),
+            "pid": os.getpid(),
+            "home": str(self._home),
+            "main": threading.current_thread() is threading.main_thread(),
+        }
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _BOOT, json.dumps(arguments)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._errors,
+            stderr=self._errors,
+            env=rank_environment(os.environ),
+            # Away from the terminal's signals: Ctrl-C is for the controller.
+            start_new_session=True,
+        )
+
+    def _abandon(self, patience: float = 0.0) -> None:
+        self.lost = True
+        self._control.close()
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._folders.clear()
+
+    def _ask(self, request: Request, kind: type[_N], fds: Sequence[int] = ()) -> _N:
+        try:
+            self._send(request, fds)
+            return self._await(kind, _ANSWER_SECONDS)
+        except ServerLostError:
+            raise
+        except BaseException:
+            # Interrupted: the answer may yet come and would be taken for the next one's.
+            with contextlib.suppress(ServerLostError):
+                self._lose("interrupted")
+            raise
+
+    def _await(self, kind: type[_N], seconds: float) -> _N:
+        end = time.monotonic() + seconds
+        while True:
+            notice = self._receive(max(0.0, end - time.monotonic()))
+            if isinstance(notice, kind):
+                return notice
+            if notice is None and time.monotonic() >= end:
+                self._lose(f"no answer within {seconds:.0f} s")
+
+    def _receive(self, seconds: float) -> Notice | None:
+        """One notice, or None after ``seconds``; exit codes are noted on the way."""
+        if self.lost:
+            raise ServerLostError("it has ended before")
+        self._control.settimeout(seconds)
+        try:
+            data = self._control.recv(_MAX_NOTICE)
+        except (BlockingIOError, TimeoutError):
+            return None
+        except OSError as error:
+            self._lose(str(error))
+        if not data:
+            self._lose("it has ended")
+        notice = _notices.decode(data)
+        if isinstance(notice, Ended):
+            self.exits[notice.pid] = notice.code
+        return notice
+
+    def _send(self, request: Request, fds: Sequence[int] = ()) -> None:
+        if self.lost:
+            raise ServerLostError("it has ended before")
+        self._control.settimeout(_ANSWER_SECONDS)
+        try:
+            # A rank can stop it as easily as itself; going on is harmless to one that runs.
+            self._process.send_signal(signal.SIGCONT)
+            socket.send_fds(self._control, [msgspec.json.encode(request)], list(fds))
+        except OSError as error:
+            self._lose(str(error))
+
+    def _lose(self, reason: str) -> NoReturn:
+        """Makes sure that the server is gone; its children die with it."""
+        self.lost = True
+        self._process.kill()
+        self._process.wait()
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 2000))
+        said = self._errors.read().decode(errors="replace").strip()
+        raise ServerLostError(f"{reason}\n{said}".strip())
+
+
+def close_forkserver() -> None:
+    """Ends this process's fork server, if there is one, and with it all ranks."""
+    if ForkServer._current is not None:
+        ForkServer._current.close()
+
+
+def rank_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment of fork server and ranks: ``given``, and what this design needs."""
+    changed = dict(given)
+    changed.update(
+        OMP_NUM_THREADS="1",
+        MKL_NUM_THREADS="1",
+        OPENBLAS_NUM_THREADS="1",
+        PYTHONUNBUFFERED="1",
+        # The controller alone decides that a collective hangs, and ends the ranks.
+        TORCH_NCCL_ASYNC_ERROR_HANDLING="0",
+        TORCH_NCCL_ENABLE_MONITORING="0",
+        TORCH_NCCL_DUMP_ON_TIMEOUT="0",
+    )
+    changed.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if "GLOO_SOCKET_IFNAME" not in changed and Path("/sys/class/net/lo").exists():
+        # The host's name need not resolve, and nothing listens beyond this machine.
+        changed["GLOO_SOCKET_IFNAME"] = "lo"
+    return changed
+
+
+def _absolute_path() -> tuple[str, ...]:
+    return tuple(str(Path(entry).absolute()) for entry in sys.path)

@@ -1,0 +1,116 @@
+"""Follows one case until every rank has answered, died or is given up."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from fsdpfuzz.observations import MAX_TRACEBACK, Death, Hang, Raised, RankReport
+from fsdpfuzz.ranks._board import Reading
+from fsdpfuzz.ranks._crew import Crew
+from fsdpfuzz.ranks._disagreement import find_disagreement
+from fsdpfuzz.ranks._protocol import Answer
+from fsdpfuzz.ranks._rank import Rank
+
+
+class Watch:
+    """``deadline`` counts from the start, ``grace`` from the first rank's failure; seconds."""
+
+    def __init__(
+        self, crew: Crew, *, deadline: float, grace: float, number: int, digest: str
+    ) -> None:
+        self.reports: list[RankReport | None] = [None] * len(crew.ranks)
+        self.deaths: list[Death] = []
+        self._crew = crew
+        self._deadline = deadline
+        self._grace = grace
+        self._number = number
+        self._digest = digest
+        self._failed_at = 0.0
+
+    def wait(self, started: float) -> Hang | None:
+        """Until all is known, or the hang that ended the waiting."""
+        while True:
+            waiting = self._take_in()
+            if not waiting:
+                return None
+            now = time.monotonic()
+            end = started + self._deadline
+            if self._failed_at:
+                end = min(end, self._failed_at + self._grace)
+            if now >= end:
+                # This process may have been stopped or starved: what came counts.
+                self._crew.poll(0.0)
+                self._crew.settle()
+                waiting = self._take_in()
+                return self._hang(waiting) if waiting else None
+            self._crew.poll(end - now)
+
+    def _take_in(self) -> list[Rank]:
+        """Notes answers and deaths; the ranks that gave neither."""
+        waiting = []
+        for rank in self._crew.ranks:
+            for message in rank.inbox:
+                if isinstance(message, Answer) and message.number == self._number:
+                    self.reports[rank.rank] = report = self._checked(rank, message.report)
+                    if report.raised is not None:
+                        self._note_failure()
+                else:
+                    rank.distrust(f"a {type(message).__name__} that nobody asked for")
+            rank.inbox.clear()
+            if rank.code is not None:
+                self._note_death(rank, rank.code)
+            elif rank.garbage or self.reports[rank.rank] is None:
+                waiting.append(rank)
+        return waiting
+
+    def _checked(self, rank: Rank, report: RankReport) -> RankReport:
+        """The report, or one that says that it is of another case or rank."""
+        decoded = bool(report.digest) or report.raised is None
+        if report.rank == rank.rank and (not decoded or report.digest == self._digest):
+            return report
+        reason = Raised(
+            type="ContractError",
+            message=f"rank {rank.rank} was sent case {self._digest}, but reports on case "
+            f"{report.digest or '(none)'} as rank {report.rank}",
+            stage="report",
+            frame="",
+            documented=False,
+        )
+        return msgspec.structs.replace(report, rank=rank.rank, digest=self._digest, raised=reason)
+
+    def _note_failure(self) -> None:
+        self._failed_at = self._failed_at or time.monotonic()
+
+    def _note_death(self, rank: Rank, code: int) -> None:
+        if any(death.rank == rank.rank for death in self.deaths):
+            return
+        self._note_failure()
+        if rank.garbage:
+            self.reports[rank.rank] = None  # not to be believed either
+        output = rank.printed(MAX_TRACEBACK)
+        if rank.killed and code < 0:
+            output = f"{output}\n(killed because {rank.lost})".lstrip()
+        stage = self._crew.boards()[rank.rank].stage
+        self.deaths.append(Death(rank=rank.rank, exitcode=code, stage=stage, output=output))
+
+    def _hang(self, waiting: list[Rank]) -> Hang:
+        boards = self._crew.boards()
+        stacks = self._crew.stacks()
+        through = frozenset(range(len(boards))) - {rank.rank for rank in waiting}
+        found = find_disagreement(boards, through)
+        return Hang(
+            ranks=tuple(rank.rank for rank in waiting),
+            deadline=self._grace if self._failed_at else self._deadline,
+            stages=tuple(board.stage for board in boards),
+            stacks=tuple(map(_with_collective, boards, stacks)),
+            odd_ranks=found.odd_ranks,
+            disagreement=found.text,
+            mismatched=found.certain,
+            after_failure=bool(self._failed_at),
+        )
+
+
+def _with_collective(board: Reading, stack: str) -> str:
+    return f"{board.last}\n{stack}" if board.last else stack
