@@ -9,6 +9,7 @@ from fsdpfuzz.observations import Observation, Subject
 from fsdpfuzz.spec import (
     CaseSpec,
     Plan,
+    case_places,
     grad_bytes,
     grads_known,
     managed_bytes,
@@ -113,20 +114,22 @@ def _tracker(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
 def tracked_at_least(case: CaseSpec) -> int:
     """Bytes that lie on a rank at once where no device says what its peak was.
 
-    The shards, Adam's two moments of them once they exist, and one whole unit in the dtype
-    it computes in.
+    The shards, and beside them one whole unit in the dtype it computes in, or, after a step,
+    Adam's two moments.
     """
     shards = shard_bytes(case)
     adam = case.optimizer is not None and case.optimizer.name != "sgd"
     plain = grads_known_every_step(case) and not case.held_out
     moments = 2 * min(grad_bytes(case, rank) for rank in range(case.world_size))
     whole = unit_numel(case) * _item(case) if all_called(case) else 0
-    return shards + whole + (moments if adam and plain and steps_after_backward(case) else 0)
+    stepped = adam and plain and steps_after_backward(case)
+    return shards + max(whole, moments if stepped else 0)
 
 
 def grads_known_every_step(case: CaseSpec) -> bool:
     """Whether an optimizer step sees all gradients: nothing frozen, unused or left out."""
-    return all_called(case) and not case.frozen
+    unused = any(not p.used for place in case_places(case) for p in place.parameters)
+    return all_called(case) and not case.frozen and not unused
 
 
 def all_called(case: CaseSpec) -> bool:

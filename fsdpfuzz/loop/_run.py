@@ -13,7 +13,7 @@ from fsdpfuzz.loop._session import Session
 from fsdpfuzz.loop._settings import RunSettings
 
 DIGESTS = "digests.txt"
-LONG_RUN = 1_000
+LONG_RUN = 10_000
 """Examples after which a known finding that was not met is worth a word."""
 
 

@@ -168,9 +168,10 @@ def test_a_tiny_model_may_round_its_allocations() -> None:
 
 
 def test_without_a_device_the_peak_holds_what_must_be_there_at_once() -> None:
-    shards, moments, unit = SHARDS, 2 * min(grad_bytes(CASE, r) for r in (0, 1)), 4 * 12
-    assert tracked(shards + moments + unit) == []
-    assert tracked(shards + moments + unit - 1) == ["tracker_accuracy/mismatch/fsdp2:less"]
+    moments, unit = 2 * min(grad_bytes(CASE, rank) for rank in (0, 1)), 4 * 12
+    least = SHARDS + max(moments, unit)
+    assert tracked(least) == []
+    assert tracked(least - 1) == ["tracker_accuracy/mismatch/fsdp2:less"]
 
 
 def test_the_tracker_counts_all_shards_and_rounds_only_as_the_device_does() -> None:
