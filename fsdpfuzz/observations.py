@@ -128,6 +128,8 @@ class RankReport(Record, frozen=True, kw_only=True):
     """Number of trainable, used parameters with a non-zero reference gradient."""
     work_seconds: float = 0.0
     """Seconds spent building and training: float64 reference, DDP and FSDP."""
+    timings: dict[str, float] = {}
+    """Seconds that a measurement took, by name; empty unless one was asked for."""
     rss_bytes: int = 0
     threads: int = 0
     fds: int = 0

@@ -16,6 +16,9 @@ from fsdpfuzz.loop import Stopped
 COMMANDS = (
     "fsdpfuzz.cli._run",
     "fsdpfuzz.cli._replay",
+    "fsdpfuzz.cli._explain",
+    "fsdpfuzz.cli._corpus",
+    "fsdpfuzz.cli._doctor",
     "fsdpfuzz.cli._version",
 )
 """One module per command; each has ``add(app)``, which registers it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import platform
 import socket
@@ -57,7 +58,10 @@ def look() -> Machine:
         gpu_names=tuple(torch.cuda.get_device_name(i) for i in range(gpus)),
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=_memory(),
-        features={name: _offers(*where) for name, where in _FEATURES.items()},
+        features={
+            **{name: _offers(*where) for name, where in _FEATURES.items()},
+            "ignored_params": _takes("torch.distributed.fsdp", "fully_shard", "ignored_params"),
+        },
     )
 
 
@@ -73,6 +77,14 @@ def _offers(module: str, name: str) -> bool:
     try:
         return hasattr(importlib.import_module(module), name)
     except Exception:  # whatever keeps a module from loading, the feature is not there
+        return False
+
+
+def _takes(module: str, name: str, parameter: str) -> bool:
+    try:
+        function = getattr(importlib.import_module(module), name)
+        return parameter in inspect.signature(function).parameters
+    except Exception:  # as in `_offers`
         return False
 
 

@@ -5,7 +5,9 @@ Importing this package imports neither torch nor Hypothesis.
 
 from __future__ import annotations
 
+from fsdpfuzz.show._doctor import Check, Diagnosis, Skipped, as_diagnosis, diagnose
 from fsdpfuzz.show._draw import case_tree, draw, fact_texts, facts
+from fsdpfuzz.show._limits import Memory, memory_limits
 from fsdpfuzz.show._pairs import BlindSpot, PairCounts, PairTable, Value
 from fsdpfuzz.show._record import (
     FindingRecord,
@@ -20,9 +22,12 @@ from fsdpfuzz.show._words import program_lines
 
 __all__ = [
     "BlindSpot",
+    "Check",
+    "Diagnosis",
     "FindingRecord",
     "KnownRecord",
     "Mark",
+    "Memory",
     "ModuleSketch",
     "PairCounts",
     "PairTable",
@@ -30,11 +35,15 @@ __all__ = [
     "Recorder",
     "RunRecord",
     "Sample",
+    "Skipped",
     "Value",
+    "as_diagnosis",
     "case_tree",
+    "diagnose",
     "draw",
     "fact_texts",
     "facts",
+    "memory_limits",
     "program_lines",
     "render",
     "sketch",

@@ -1,0 +1,172 @@
+"""``fsdpfuzz corpus``: list, show, add, prune, check."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fsdpfuzz.cli._options import MAX_RANKS, chosen, known_file, usable_folder
+from fsdpfuzz.cli._output import console
+from fsdpfuzz.errors import UsageError, one_line
+from fsdpfuzz.loop import OUTPUT
+
+if TYPE_CHECKING:
+    from fsdpfuzz.corpus import Checked, Row
+
+CORPUS = Path("corpus")
+
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="PATH", help="Saved cases, or folders of them; default corpus."),
+]
+
+
+def add(app: typer.Typer) -> None:
+    """Registers the commands."""
+    group = typer.Typer(help="Look after saved cases.", no_args_is_help=True)
+    group.command(name="list")(list_command)
+    group.command(name="show")(show_command)
+    group.command(name="add")(add_command)
+    group.command(name="prune")(prune_command)
+    group.command(name="check")(check_command)
+    app.add_typer(group, name="corpus")
+
+
+def list_command(paths: Paths = None) -> None:
+    """List saved cases, one a line: digest, API, ranks, file, what it shows.
+
+    Exit code 2 if one cannot be read.
+    """
+    from fsdpfuzz.corpus import rows
+
+    faults = 0
+    for row in rows(paths or [CORPUS]):
+        if row.entry is None:
+            faults += 1
+            print(f"fsdpfuzz: {row.fault}", file=sys.stderr)
+        else:
+            print(_line(row))
+    if faults:
+        raise UsageError(f"PATH: {faults} {'file holds' if faults == 1 else 'files hold'} no case")
+
+
+def show_command(
+    case: Annotated[Path, typer.Argument(metavar="CASE", help="A saved case.")],
+) -> None:
+    """Print where a case comes from, its options and its JSON."""
+    from fsdpfuzz.corpus import describe, read_entry
+
+    console().print(describe(read_entry(case)), end="", soft_wrap=True)
+
+
+def add_command(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH", help="Saved cases, or folders of them.")
+    ],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="Folder that takes them.")
+    ] = CORPUS / "failures",
+    origin: Annotated[
+        str, typer.Option(metavar="TEXT", help="What the cases restate, kept with them.")
+    ] = "",
+) -> None:
+    """Copy cases into a corpus, each once. Nothing is copied if one cannot be read."""
+    from fsdpfuzz.corpus import add_cases
+
+    usable_folder(to, "--to")
+    for added in add_cases(paths, to, origin=origin):
+        word = "added" if added.new else "there already"
+        print(one_line(f"{added.source}: {word}, {added.path}"))
+
+
+def prune_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The corpus to tidy up.")] = CORPUS,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+    ] = False,
+) -> None:
+    """Remove copies of a case, and cases that were shrunk to a smaller one."""
+    from fsdpfuzz.corpus import prunable
+
+    if not folder.is_dir():
+        raise UsageError(one_line(f"DIR: there is no folder {str(folder)!r}"))
+    removals = prunable(folder)
+    for removal in removals:
+        if not dry_run:
+            try:
+                removal.path.unlink(missing_ok=True)
+            except OSError as error:
+                raise UsageError(
+                    one_line(f"{removal.path}: cannot be removed: {error.strerror}")
+                ) from None
+        word = "would go" if dry_run else "removed"
+        print(one_line(f"{removal.path}: {word}, {removal.reason}: {removal.instead}"))
+    print(f"{len(removals)} {'file' if len(removals) == 1 else 'files'}")
+
+
+def check_command(
+    known: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Known findings; else corpus/known.json.")
+    ] = None,
+    backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for what the check itself leaves.")
+    ] = OUTPUT,
+    plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
+) -> None:
+    """Run the case of each known finding and say which no longer fail.
+
+    Exit code 1 if one no longer shows what it is kept for.
+    """
+    from fsdpfuzz import loop
+    from fsdpfuzz.corpus import Known, check_known
+    from fsdpfuzz.ranks import probe_machine
+
+    chosen(backend, ("auto", "gloo", "nccl"), "--backend")
+    path = known_file(known)
+    if path is None:
+        raise UsageError("FILE: there is no corpus/known.json here; name a file")
+    entries = Known.load(path)
+    usable_folder(output, "--output")
+    machine = loop.resolve_machine(backend, (1,))
+    most = MAX_RANKS if machine.backend == "gloo" else probe_machine().gpus
+    # No file of known findings: the entries are compared with the bare findings here.
+    settings = loop.SessionSettings(
+        backend=machine.backend, output=output, plant=plant, torch=machine.torch
+    )
+    stale = 0
+    with loop.Session(settings) as session:
+        for checked in check_known(
+            entries,
+            lambda case: session.examine(case).verdict.findings,
+            torch=machine.torch,
+            backend=machine.backend,
+            most_ranks=most,
+        ):
+            stale += checked.state in ("gone", "differs")
+            print(outcome(checked), flush=True)
+    raise typer.Exit(1 if stale else 0)
+
+
+def outcome(checked: Checked) -> str:
+    """What came of one known finding, in one line."""
+    words = {
+        "shows": "still shows",
+        "gone": "no longer fails: the entry can go, or the case needs another look",
+        "differs": "fails in another way",
+        "skipped": "not run",
+    }
+    detail = f": {checked.detail}" if checked.detail else ""
+    return one_line(f"{checked.known.id}: {words[checked.state]}{detail}")
+
+
+def _line(row: Row) -> str:
+    entry = row.entry
+    if entry is None:
+        return row.fault
+    what = entry.found.key if entry.found is not None else entry.origin
+    ranks = f"{entry.case.world_size} ranks"
+    return one_line(f"{entry.digest}  {entry.case.api}  {ranks}  {row.path}  {what}").rstrip()

@@ -1,0 +1,54 @@
+"""``fsdpfuzz explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fsdpfuzz.cli._output import console
+from fsdpfuzz.errors import one_line
+
+if TYPE_CHECKING:
+    from fsdpfuzz.corpus import Entry
+
+
+def add(app: typer.Typer) -> None:
+    """Registers the command."""
+    app.command(name="explain")(explain_command)
+
+
+def explain_command(
+    case: Annotated[Path, typer.Argument(metavar="CASE", help="A saved case.")],
+) -> None:
+    """Draw a case: the model, what FSDP and checkpointing do to it, and the training."""
+    from fsdpfuzz.corpus import read_entry
+
+    print_entry(read_entry(case))
+
+
+def print_entry(entry: Entry) -> None:
+    """Prints the drawing, and above it what is known of where the case comes from."""
+    from rich.text import Text
+
+    from fsdpfuzz.show import case_tree, fact_texts
+
+    out = console()
+    rows = list(_provenance(entry))
+    for label, text in rows:
+        out.print(Text.assemble((f"{label:<11}", "dim"), one_line(text)), soft_wrap=True)
+    if rows:
+        out.print()
+    out.print(case_tree(entry.case))
+    for line in fact_texts(entry.case):
+        out.print(line, soft_wrap=True)
+
+
+def _provenance(entry: Entry) -> list[tuple[str, str]]:
+    rows = [("restates", entry.origin)] if entry.origin else []
+    found = entry.found
+    if found is not None:
+        met = f"torch {found.torch}, {found.backend}, {found.date}, property {found.property}"
+        rows += [("finding", found.key), ("message", found.message), ("met with", met)]
+    return rows

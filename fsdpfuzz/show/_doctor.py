@@ -1,0 +1,282 @@
+"""Whether fsdpfuzz can run on this machine, what it will leave out, and why."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+from packaging.version import InvalidVersion, Version
+
+from fsdpfuzz.errors import FsdpFuzzError, MachineError, one_line
+from fsdpfuzz.invariants import judge
+from fsdpfuzz.loop import PROFILES, installed_torch
+from fsdpfuzz.observations import Observation
+from fsdpfuzz.ranks import Deadlines, Machine, Pool, choose_backend, probe_machine
+from fsdpfuzz.show._limits import Memory, in_words, memory_limits
+from fsdpfuzz.spec import (
+    Backward,
+    CaseSpec,
+    Dense,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Plan,
+    Sequential,
+    Step,
+)
+
+OLDEST_TORCH = "2.7"
+BYTES_PER_RANK = 400 << 20
+SHARED_BYTES = 256 << 20
+CEILING_SECONDS = 60.0
+LATENCY = "fsdpfuzz.ranks._latency:plant"
+
+FEATURES = {
+    "fsdp1": ("FullyShardedDataParallel", "cases of fsdp1 (use --api fsdp2)"),
+    "fsdp2": ("fully_shard", "cases of fsdp2 (use --api fsdp1)"),
+    "ignored_params": ("fully_shard(ignored_params=)", "cases of fsdp2 with ignored modules"),
+    "checkpoint_wrapper": ("checkpoint_wrapper", "cases with checkpoint_wrapper"),
+    "composable_checkpoint": ("composable checkpoint", "cases with the composable checkpoint"),
+    "mem_tracker": ("FSDPMemTracker", "the tracker rules of the property memory"),
+    "state_dict": ("get_model_state_dict", "state dicts of fsdp2"),
+}
+"""Name to what torch calls it, and what is left out where it is missing."""
+
+State = Literal["ok", "note", "missing"]
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at. ``missing``: `fsdpfuzz run` cannot work without it."""
+
+    name: str
+    state: State
+    detail: str
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that will not run on this machine, and why."""
+
+    what: str
+    why: str
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was found."""
+
+    checks: tuple[Check, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Why `fsdpfuzz run` cannot work here; empty if it can."""
+        return tuple(f"{c.name}: {c.detail}" for c in self.checks if c.state == "missing")
+
+
+def diagnose(backend: str = "auto", world_size: int = 2) -> Iterator[Check | Skipped]:
+    """Looks at everything in turn; what depends on something missing is left out.
+
+    Starts ``world_size`` ranks, trains one small model with each API in them, and measures
+    a collective.
+    """
+    memory = memory_limits()
+    yield _ok("Python", f"{platform.python_version()}, {sys.executable}")
+    yield from _resources(memory, world_size)
+    torch = _torch()
+    yield torch
+    if torch.state == "missing":
+        return
+    try:
+        machine = probe_machine()
+    except FsdpFuzzError as error:
+        yield _missing("torch loads", one_line(str(error)))
+        return
+    yield from _machine(machine)
+    try:
+        chosen = choose_backend(machine, backend, world_size)
+    except MachineError as error:
+        yield _missing("backend", one_line(str(error)))
+        return
+    yield _ok("backend", f"{chosen}, {world_size} ranks")
+    if chosen == "nccl":
+        yield _shared_memory(memory)
+    yield from _ranks(chosen, world_size, machine)
+    yield from _skipped(machine, chosen)
+
+
+def as_diagnosis(found: list[Check | Skipped]) -> Diagnosis:
+    """What `diagnose` gave, sorted out."""
+    return Diagnosis(
+        checks=tuple(item for item in found if isinstance(item, Check)),
+        skipped=tuple(item for item in found if isinstance(item, Skipped)),
+    )
+
+
+def _ok(name: str, detail: str) -> Check:
+    return Check(name=name, state="ok", detail=detail)
+
+
+def _note(name: str, detail: str) -> Check:
+    return Check(name=name, state="note", detail=detail)
+
+
+def _missing(name: str, detail: str) -> Check:
+    return Check(name=name, state="missing", detail=detail)
+
+
+def _torch() -> Check:
+    version = installed_torch()
+    advice = f"pip install 'torch>={OLDEST_TORCH}'"
+    if not version:
+        return _missing("torch", f"not installed: {advice}")
+    try:
+        old = Version(version).release < Version(OLDEST_TORCH).release
+    except InvalidVersion:
+        return _note("torch", f"{version}, which is no version that can be compared")
+    if old:
+        return _missing("torch", f"{version} is older than {OLDEST_TORCH}: {advice}")
+    return _ok("torch", version)
+
+
+def _resources(memory: Memory, world_size: int) -> Iterator[Check]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    if cores < world_size:
+        yield _note("cores", f"{cores}, fewer than the {world_size} ranks: they take turns")
+    else:
+        yield _ok("cores", str(cores))
+    told = [
+        f"{in_words(size)} {what}"
+        for size, what in (
+            (memory.physical, "in all"),
+            (memory.available, "available"),
+            (memory.cgroup, "allowed by the control group"),
+            (memory.address_space, "of address space (ulimit -v)"),
+        )
+        if size
+    ]
+    needed = BYTES_PER_RANK * (world_size + 1)
+    if 0 < memory.usable < needed:
+        told.append(f"but {world_size} ranks may take {in_words(needed)}")
+        yield _note("memory", ", ".join(told))
+    else:
+        yield _ok("memory", ", ".join(told) or "unknown")
+
+
+def _machine(machine: Machine) -> Iterator[Check]:
+    if machine.cuda:
+        yield _ok("CUDA", machine.cuda)
+    else:
+        yield _note("CUDA", "this torch is built without it")
+    if machine.gpus:
+        names = ", ".join(dict.fromkeys(machine.gpu_names))
+        yield _ok("GPUs", f"{machine.gpus}, {names}")
+    else:
+        yield _note("GPUs", "none that torch can use")
+    if machine.nccl:
+        yield _ok("NCCL", machine.nccl)
+    else:
+        yield _note("NCCL", "this torch is built without it")
+    if machine.gloo:
+        yield _ok("gloo", "built in")
+    else:
+        yield _note("gloo", "this torch is built without it")
+    for name, (shown, without) in FEATURES.items():
+        if machine.features.get(name, False):
+            yield _ok(shown, "offered")
+        else:
+            yield _note(shown, f"not in torch {machine.torch}; left out: {without}")
+
+
+def _shared_memory(memory: Memory) -> Check:
+    if 0 < memory.shared < SHARED_BYTES:
+        advice = "NCCL may fail; in a container, give --shm-size 1g or --ipc host"
+        return _note("/dev/shm", f"{in_words(memory.shared)}: {advice}")
+    return _ok("/dev/shm", in_words(memory.shared) if memory.shared else "not there")
+
+
+def _ranks(backend: Literal["gloo", "nccl"], world_size: int, machine: Machine) -> Iterator[Check]:
+    deadlines = Deadlines(ceiling=CEILING_SECONDS)
+    with Pool(world_size, backend, deadlines=deadlines, plant=LATENCY) as pool:
+        try:
+            pool.start()
+        except FsdpFuzzError as error:
+            yield _missing("ranks", one_line(str(error)))
+            return
+        yield _ok("ranks", f"{world_size} met on {backend}")
+        measured = False
+        for api, plan in _plans().items():
+            if not machine.features.get(api, False):
+                continue
+            case = _small(plan, world_size)
+            observation = pool.run(case)
+            if not measured and observation.clean:
+                measured = True
+                yield _collective(observation)
+            yield _training(api, case, observation)
+
+
+def _collective(observation: Observation) -> Check:
+    reports = [report for report in observation.reports if report is not None]
+    told = [
+        f"{_time(max(report.timings.get(name, 0.0) for report in reports))} for an {name}"
+        for name in (reports[0].timings if reports else {})
+    ]
+    if told:
+        return _ok("collective", ", ".join(told))
+    return _missing("collective", f"nothing could be measured on {observation.backend}")
+
+
+def _training(api: str, case: CaseSpec, observation: Observation) -> Check:
+    name = f"training, {api}"
+    verdict = judge(case, observation)
+    if verdict.findings:
+        finding = verdict.findings[0]
+        return _missing(name, one_line(f"{finding.key}: {finding.message}", 400))
+    if verdict.status != "passed":
+        return _missing(name, one_line(f"{verdict.status}: {verdict.reason}", 400))
+    return _ok(name, "two units, one step: as DDP does it")
+
+
+def _skipped(machine: Machine, backend: str) -> Iterator[Skipped]:
+    if backend == "gloo":
+        enough = machine.nccl and machine.gpus >= 2
+        why = "gloo was chosen" if enough else "that needs a torch with NCCL and two GPUs"
+        yield Skipped(what="everything on NCCL", why=why)
+    else:
+        for profile in PROFILES.values():
+            over = [str(size) for size in profile.world_sizes if size > machine.gpus]
+            if over:
+                what = f"world size {' and '.join(over)} of the profile {profile.name}"
+                why = f"NCCL has one rank per GPU, and there are {machine.gpus}"
+                yield Skipped(what=what, why=why)
+    for name, (shown, without) in FEATURES.items():
+        if not machine.features.get(name, False):
+            yield Skipped(what=without, why=f"torch {machine.torch} has no {shown}")
+
+
+def _plans() -> dict[str, Plan]:
+    outer, inner = "", "0"
+    return {
+        "fsdp1": Fsdp1Plan(units=(Fsdp1Unit(path=outer), Fsdp1Unit(path=inner))),
+        "fsdp2": Fsdp2Plan(units=(Fsdp2Unit(path=outer), Fsdp2Unit(path=inner))),
+    }
+
+
+def _small(plan: Plan, world_size: int) -> CaseSpec:
+    return CaseSpec(
+        world_size=world_size,
+        model=Sequential(children=(Linear(out=5), Linear(out=4))),
+        inputs=Dense(width=4),
+        plan=plan,
+        program=(Forward(), Backward(), Step()),
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
