@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.observations import RankReport, Subject
+from fsdpfuzz.ranks._board import Reading, read_board
 from fsdpfuzz.spec import (
     Backward,
     CaseSpec,
@@ -75,6 +76,36 @@ def refuse_once(env: RankEnv) -> None:
             (env.folder / "refused").touch(exist_ok=False)
             os._exit(4)
     install(env)
+
+
+def install_aliases(env: RankEnv) -> None:
+    """Plants a `run_case` that calls collectives by all of their names."""
+    from fsdpfuzz.ranks import _worker
+
+    _worker.run_case = call_aliases
+
+
+def call_aliases(case: CaseSpec, env: RankEnv) -> RankReport:
+    """Collectives that call each other, and one on a list, once each."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    env.collectives.clear()
+    one, all_of_it = torch.ones(3), torch.empty(3 * env.world_size)
+    dist.all_gather_into_tensor(all_of_it, one)
+    distributed_c10d._all_gather_base(output_tensor=all_of_it, input_tensor=one)
+    dist.reduce_scatter_tensor(one, all_of_it)
+    dist.all_gather([torch.empty(3) for _ in range(env.world_size)], one)
+    dist.barrier()
+    calls = tuple(f"{call.name} {call.numel} {call.dtype}" for call in read(env).collectives)
+    subject = Subject(collectives=dict(env.collectives), warnings=calls)
+    return RankReport(rank=env.rank, digest=digest(case), subjects=(subject,))
+
+
+def read(env: RankEnv) -> Reading:
+    """What stands on the rank's own board."""
+    return read_board(env.folder / f"board-{env.rank}")
 
 
 def misbehave(case: CaseSpec, env: RankEnv) -> RankReport:
@@ -262,6 +293,10 @@ def all_raise(env: RankEnv) -> None:
     raise RuntimeError("planted: raised")
 
 
+def all_slow(env: RankEnv) -> None:
+    time.sleep(0.8)
+
+
 def all_hang(env: RankEnv) -> None:
     time.sleep(3600)
 
@@ -298,6 +333,7 @@ FAULTS: dict[str, Callable[[RankEnv], RankReport | None]] = {
         another_collective,
         all_refuse,
         all_raise,
+        all_slow,
         all_hang,
     )
 }

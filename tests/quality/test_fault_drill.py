@@ -20,7 +20,7 @@ from tests.misbehaviour import FAULTS, quick
 
 ROOT = Path(__file__).parents[2]
 DEADLINES = Deadlines(floor=0.8, ceiling=20.0, learning=1, grace_floor=0.3)
-SLOW = {"a_gigabyte_of_output", "a_gigabyte_then_exit", "long_message"}
+SLOW = {"all_slow", "a_gigabyte_of_output", "a_gigabyte_then_exit", "long_message"}
 """Take longer than the floor, honestly."""
 
 
@@ -107,6 +107,7 @@ OUTCOMES: dict[str, Callable[[Observation], bool]] = {
     "another_collective": hangs("in another_collective", certain=True),
     "all_refuse": raises("ValueError", "ValueError"),
     "all_raise": raises("RuntimeError", "RuntimeError"),
+    "all_slow": passes,
     "all_hang": lambda seen: seen.hang is not None and seen.hang.disagreement == "",
 }
 
@@ -132,6 +133,28 @@ def test_the_end_of_what_a_rank_printed_is_kept(pool: Pool) -> None:
     assert len(death.output) == MAX_TRACEBACK
     # KiB; a controller that keeps the output would be far beyond.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < (1 << 20)
+
+
+def test_a_case_that_lost_its_ranks_with_their_parent_runs_again(pool: Pool) -> None:
+    pool.start()
+    before, parent = pool.restarts, _parent(pool.pids[0])
+
+    def kill(*_: object) -> None:
+        os.kill(parent, signal.SIGKILL)
+
+    former = signal.signal(signal.SIGALRM, kill)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        assert pool.run(quick("all_slow"), patience=True).clean
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert pool.restarts == before + 1
+    assert _parent(pool.pids[0]) != parent
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_crash_says_where(pool: Pool) -> None:

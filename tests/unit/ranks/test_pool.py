@@ -231,6 +231,28 @@ def test_every_collective_of_fsdp_is_counted_once(plan: Fsdp1Plan | Fsdp2Plan) -
         assert not any(name.endswith(("_single", "_base")) for name in counted)
 
 
+def test_a_collective_that_calls_another_is_counted_once() -> None:
+    with Pool(2, "gloo", plant="tests.misbehaviour:install_aliases") as pool:
+        seen = pool.run(quick())
+    for report in seen.reports:
+        assert report is not None
+        (subject,) = report.subjects
+        assert subject.collectives == {
+            "all_gather_into_tensor": 2,
+            "reduce_scatter_tensor": 1,
+            "all_gather": 1,
+            "barrier": 1,
+        }
+        # The size is that of what this rank puts in.
+        assert subject.warnings == (
+            "all_gather_into_tensor 3 float32",
+            "all_gather_into_tensor 3 float32",
+            "reduce_scatter_tensor 6 float32",
+            "all_gather 3 float32",
+            "barrier 0 -",
+        )
+
+
 def test_the_controller_does_not_import_torch() -> None:
     code = """
 import sys

@@ -1,0 +1,143 @@
+"""Answers, deaths and the end of patience, on ranks that only the test moves."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+from fsdpfuzz.observations import Raised, RankReport
+from fsdpfuzz.ranks._board import Reading
+from fsdpfuzz.ranks._crew import Crew
+from fsdpfuzz.ranks._protocol import Answer, Ready
+from fsdpfuzz.ranks._rank import Rank
+from fsdpfuzz.ranks._watch import Watch
+
+RAISED = Raised(type="RuntimeError", message="x", stage="s", frame="", documented=False)
+
+
+class StillCrew:
+    """Ranks to which happens what ``happen`` does, each time that the watch waits."""
+
+    def __init__(self, ranks: list[Rank], happen: Callable[[list[Rank]], None]) -> None:
+        self.ranks = ranks
+        self.waits: list[float] = []
+        self._happen = happen
+
+    def poll(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self._happen(self.ranks)
+
+    def settle(self) -> None:
+        pass
+
+    def boards(self) -> tuple[Reading, ...]:
+        return tuple(Reading(f"stage {rank.rank}") for rank in self.ranks)
+
+    def stacks(self) -> tuple[str, ...]:
+        return tuple(f"stack {rank.rank}" for rank in self.ranks)
+
+
+@pytest.fixture
+def ranks() -> Iterator[list[Rank]]:
+    made, ends = [], []
+    for number in range(2):
+        ours, theirs = socket.socketpair()
+        reading, writing = os.pipe()
+        os.close(writing)
+        made.append(Rank(number, ours, reading))
+        ends.append(theirs)
+    yield made
+    for rank in made:
+        rank.close()
+    for end in ends:
+        end.close()
+
+
+def watch(
+    ranks: list[Rank],
+    happen: Callable[[list[Rank]], None] = lambda _: None,
+    *,
+    deadline: float = 60.0,
+    grace: float = 60.0,
+) -> tuple[Watch, StillCrew]:
+    crew = StillCrew(ranks, happen)
+    made = Watch(cast(Crew, crew), deadline=deadline, grace=grace, number=7, digest="d")
+    return made, crew
+
+
+def answer(rank: int, *, number: int = 7, raised: Raised | None = None) -> Answer:
+    return Answer(number=number, report=RankReport(rank=rank, digest="d", raised=raised))
+
+
+def test_all_answers_end_the_watch(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        rank.inbox.append(answer(rank.rank))
+    watching, crew = watch(ranks)
+    assert watching.wait(time.monotonic()) is None
+    assert [report.rank for report in watching.reports if report is not None] == [0, 1]
+    assert crew.waits == []
+
+
+def test_what_came_while_the_controller_slept_counts(ranks: list[Rank]) -> None:
+    def happen(ranks: list[Rank]) -> None:
+        for rank in ranks:
+            rank.inbox.append(answer(rank.rank))
+
+    watching, crew = watch(ranks, happen)
+    assert watching.wait(time.monotonic() - 1000) is None
+    assert crew.waits == [0.0]
+
+
+def test_a_deadline_that_passed_is_a_hang(ranks: list[Rank]) -> None:
+    ranks[0].inbox.append(answer(0))
+    watching, _ = watch(ranks)
+    hang = watching.wait(time.monotonic() - 1000)
+    assert hang is not None
+    assert (hang.ranks, hang.deadline, hang.after_failure) == ((1,), 60.0, False)
+    assert hang.stages == ("stage 0", "stage 1")
+    assert hang.stacks == ("stack 0", "stack 1")
+
+
+def test_after_a_failure_only_the_grace_is_waited(ranks: list[Rank]) -> None:
+    ranks[1].inbox.append(answer(1, raised=RAISED))
+    watching, crew = watch(ranks, grace=0.05)
+    hang = watching.wait(time.monotonic())
+    assert hang is not None
+    assert (hang.ranks, hang.deadline, hang.after_failure) == ((0,), 0.05, True)
+    assert max(crew.waits) <= 0.05
+
+
+@pytest.mark.parametrize(
+    "message", [Ready(rank=1, torch=""), answer(1, number=6)], ids=["ready", "of another case"]
+)
+def test_a_rank_that_sent_what_nobody_asked_for_is_dead_whatever_else_it_sent(
+    ranks: list[Rank], message: Ready | Answer
+) -> None:
+    def happen(ranks: list[Rank]) -> None:
+        assert ranks[1].garbage
+        ranks[1].killed, ranks[1].code = True, -9
+
+    ranks[0].inbox.append(answer(0))
+    ranks[1].inbox += [message, answer(1)]
+    watching, _ = watch(ranks, happen)
+    assert watching.wait(time.monotonic()) is None
+    (death,) = watching.deaths
+    assert (death.rank, death.exitcode, death.stage) == (1, -9, "stage 1")
+    assert death.output.startswith("(killed because it sent a")
+    assert watching.reports[1] is None
+
+
+def test_a_report_of_another_case_is_no_pass(ranks: list[Rank]) -> None:
+    ranks[0].inbox.append(answer(0))
+    ranks[1].inbox.append(Answer(number=7, report=RankReport(rank=1, digest="e")))
+    watching, _ = watch(ranks)
+    assert watching.wait(time.monotonic()) is None
+    report = watching.reports[1]
+    assert report is not None
+    assert report.raised is not None
+    assert (report.digest, report.raised.type) == ("d", "ContractError")
