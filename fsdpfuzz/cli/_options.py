@@ -20,10 +20,14 @@ def chosen(value: str, choices: tuple[str, ...], origin: str) -> str:
     return value
 
 
-def whole(origin: str, low: int, high: int) -> Callable[[str], int]:
-    """A parser of whole numbers within the bounds, both included."""
+def whole(origin: str, low: int, high: int) -> Callable[[str | int], int]:
+    """A parser of whole numbers within the bounds, both included.
 
-    def parse(text: str) -> int:
+    Some versions of typer hand it the default, a number, as well.
+    """
+
+    def parse(value: str | int) -> int:
+        text = str(value)
         if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
             raise UsageError(f"{origin}: {text!r} is not a whole number from {low} to {high}")
         return int(text)
