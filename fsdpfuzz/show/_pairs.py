@@ -106,6 +106,7 @@ EXCLUSIVE: tuple[tuple[_Side, _Side], ...] = (
     (("units", ("1",)), ("nesting", ("root", "deep"))),
     (("units", ("1",)), ("tied", ("across units", "nested"))),
     (("root", ("open",)), ("nesting", ("root",))),
+    (("root", ("open",)), ("wrap", ("custom_policy", "module_classes"))),
     (("checkpoint", ("none",)), ("recomputed_unit", ("on",))),
     (("checkpoint", ("none",)), ("reentrant", ("whole", "part", "nested", "repeated"))),
     (("merge", ("no",)), ("side_input", ("on",))),

@@ -41,32 +41,31 @@ def write_report(path: Path, record: RunRecord) -> None:
 def render(record: RunRecord, *, folder: Path | None = None) -> str:
     """The report as HTML. Paths are given relative to ``folder`` where they lie in it."""
     style, script = _part("report.css"), _part("report.js")
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            run=record,
-            new=[finding for finding in record.findings if finding.known is None],
-            known=[finding for finding in record.findings if finding.known is not None],
-            verdict=verdict(record),
-            charts=charts(record),
-            heats=heat_maps(record.pairs),
-            legend=legend(),
-            short=short,
-            blind_spots=record.pairs.blind_spots(BLIND_SPOTS),
-            difference=difference,
-            duration=duration,
-            facts=_grouped_facts,
-            sketch=sketch,
-            pretty=pretty,
-            command=command,
-            shown_path=lambda text: _relative(text, folder),
-            style=style,
-            script=script,
-            policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
-            f"script-src {_hash(script)}",
-        )
+    template = _environment().get_template("report.html.j2")
+    text = template.render(
+        run=record,
+        new=[finding for finding in record.findings if finding.known is None],
+        known=[finding for finding in record.findings if finding.known is not None],
+        verdict=verdict(record),
+        charts=charts(record),
+        heats=heat_maps(record.pairs),
+        legend=legend(),
+        short=short,
+        blind_spots=record.pairs.blind_spots(BLIND_SPOTS),
+        difference=difference,
+        duration=duration,
+        facts=_grouped_facts,
+        sketch=sketch,
+        pretty=pretty,
+        command=command,
+        shown_path=lambda text: _relative(text, folder),
+        style=style,
+        script=script,
+        policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
+        f"script-src {_hash(script)}",
     )
+    # The macros before the page leave empty lines.
+    return text.lstrip()
 
 
 def verdict(record: RunRecord) -> tuple[str, str]:
@@ -96,8 +95,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_final,
     )
-    environment.filters["visible"] = visible
     environment.filters["breakable"] = breakable
     return environment
 
@@ -116,6 +115,13 @@ def visible(text: object) -> str:
         else c.encode("unicode_escape", "backslashreplace").decode()
         for c in str(text)
     )
+
+
+def _final(value: object) -> object:
+    """What the template puts out for a value; texts of a run may hold anything."""
+    from markupsafe import Markup
+
+    return value if isinstance(value, Markup) else visible(value)
 
 
 def breakable(key: str) -> Markup:

@@ -183,7 +183,9 @@ def many_cases(number: int, seed: int = 1) -> Iterator[CaseSpec]:
         )
 
 
-REPRO = '''"""fsdp1 does not average the gradients of its second unit: grad=1.25, but should be 0.625.
+REPRO = '''"""fsdp1 does not average the gradients of its second unit.
+
+grad=1.25, but should be 0.625 [1.weight on rank 0 after backward 1]
 
 torch 2.13.0, gloo, 2 ranks. Run: torchrun --nproc-per-node 2 repro.py
 """
@@ -318,8 +320,9 @@ def findings(folder: Path) -> tuple[Found, Found, Found]:
             invariant="same_error_everywhere",
             symptom="rank_divergence",
             where="fsdp2:torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py:unshard",
-            message="ranks raised different errors:\n  rank 0: RuntimeError <script>alert(1)</script>"
-            "\n  rank 1: none \x1b[31m\udc80",
+            message="ranks raised different errors:\n"
+            "  rank 0: RuntimeError <script>alert(1)</script>\n"
+            "  rank 1: none \x1b[31m\udc80",
             observed="rank 0: RuntimeError: The size of tensor a (3) must match, rank 1: nothing",
             expected="rank 0: RuntimeError: The size of tensor a (3) must match, rank 1: the same",
         ),

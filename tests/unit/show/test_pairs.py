@@ -1,0 +1,149 @@
+"""Counting which option values came together."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fsdpfuzz.show import PairCounts, PairTable
+from fsdpfuzz.show._heat import heat_maps, legend, short
+from fsdpfuzz.show._pairs import GROUPS, MAX_VALUES, ONLY_FSDP1, ONLY_FSDP2, OTHER
+from fsdpfuzz.spec import FEATURES, features
+from tests.unit.show.samples import many_cases
+
+
+def counted(*cases: dict[str, str]) -> PairTable:
+    counts = PairCounts()
+    for case in cases:
+        counts.add(case)
+    return counts.table()
+
+
+def at(table: PairTable, option: str, value: str) -> int:
+    return [(v.option, v.value) for v in table.values].index((option, value))
+
+
+ABC = (
+    {"api": "fsdp1", "sharding": "NO_SHARD", "tied": "no"},
+    {"api": "fsdp1", "sharding": "FULL_SHARD", "tied": "no"},
+    {"api": "fsdp1", "sharding": "FULL_SHARD", "tied": "nested"},
+    {"api": "fsdp2", "reshard_after_forward": "on", "tied": "no"},
+)
+
+
+def test_counts() -> None:
+    table = counted(*ABC)
+    full, none, tied = (
+        at(table, "sharding", "FULL_SHARD"),
+        at(table, "sharding", "NO_SHARD"),
+        at(table, "tied", "no"),
+    )
+    assert table.cases == 4
+    assert table.values[tied].count == 3
+    assert table.count(full, tied) == table.count(tied, full) == 1
+    assert table.count(tied, tied) == 3
+    assert table.count(none, at(table, "tied", "nested")) == 0
+
+
+def test_what_cannot_come_together_is_not_missed() -> None:
+    table = counted(*ABC, {"freeze": "none", "frozen_unit": "off"}, {"frozen_unit": "on"})
+    value = {str(v): i for i, v in enumerate(table.values)}
+    assert not table.possible(value["api=fsdp2"], value["sharding=NO_SHARD"])
+    assert not table.possible(value["reshard_after_forward=on"], value["sharding=NO_SHARD"])
+    assert not table.possible(value["sharding=NO_SHARD"], value["sharding=FULL_SHARD"])
+    assert not table.possible(value["frozen_unit=on"], value["freeze=none"])
+    assert table.possible(value["frozen_unit=off"], value["freeze=none"])
+    assert table.possible(value["api=fsdp2"], value["tied=nested"])
+
+
+def test_a_pair_that_did_occur_is_possible_whatever_was_thought() -> None:
+    table = counted({"freeze": "none", "frozen_unit": "on"})
+    assert table.possible(0, 1)
+
+
+def test_blind_spots_come_by_how_much_is_missed() -> None:
+    table = counted(*ABC)
+    spots = [(str(s.first), str(s.second), s.expected) for s in table.blind_spots(9)]
+    assert spots == [
+        ("api=fsdp2", "tied=nested", 0.25),
+        ("reshard_after_forward=on", "tied=nested", 0.25),
+        ("sharding=NO_SHARD", "tied=nested", 0.25),
+    ]
+    assert len(table.blind_spots(2)) == 2
+
+
+def test_values_that_no_case_took() -> None:
+    missing = {str(value) for value in counted(*ABC).missing}
+    assert {
+        "sharding=SHARD_GRAD_OP",
+        "reshard_after_forward=default",
+        "tied=across units",
+    } <= missing
+    assert not missing & {"sharding=NO_SHARD", "api=fsdp1", "tied=no"}
+    of_one_api = {value.option for value in counted(ABC[3]).missing}
+    assert not of_one_api & ONLY_FSDP1
+    assert {value.option for value in counted(ABC[3]).missing} & ONLY_FSDP2
+
+
+def test_memory_is_bounded() -> None:
+    counts = PairCounts()
+    for i in range(2_000):
+        counts.add({"steps": str(i), "tied": str(i % 50), "api": "fsdp2"})
+    table = counts.table()
+    assert len(table.values) == 2 * (MAX_VALUES + 1) + 1
+    other = at(table, "steps", OTHER)
+    assert table.values[other].count == 2_000 - MAX_VALUES
+    assert sum(value.count for value in table.values if value.option == "steps") == 2_000
+
+
+def test_json_and_back() -> None:
+    table = counted(*(features(case) for case in many_cases(30)))
+    assert msgspec.json.decode(msgspec.json.encode(table), type=PairTable) == table
+
+
+def test_the_order_of_cases_does_not_change_the_table() -> None:
+    cases = [features(case) for case in many_cases(30)]
+    assert counted(*cases) == counted(*reversed(cases))
+
+
+def test_every_feature_has_its_place() -> None:
+    grouped = [name for group in GROUPS.values() for name in group]
+    assert sorted(grouped) == sorted(FEATURES)
+    for name, values in ((n, v) for group in GROUPS.values() for n, v in group.items()):
+        named = [value for value in values if value not in ("on", "off")]
+        said = FEATURES[name]
+        assert all(value in said for value in named) or name in ("steps", "checkpoint"), name
+
+
+def test_heat_maps_show_every_value_in_rows_and_once_in_columns() -> None:
+    table = counted(*(features(case) for case in many_cases(40)))
+    heats = heat_maps(table)
+    columns = [str(value) for heat in heats for value in heat.columns]
+    assert columns == [str(value) for value in table.values]
+    for heat in heats:
+        rows = [row for _, block in heat.blocks for row in block]
+        assert [str(row.value) for row in rows] == columns
+        assert {len(row.cells) for row in rows} == {len(heat.columns)}
+        zeros = sum(cell.shade == "z" for row in rows for cell in row.cells)
+        assert zeros >= heat.reachable - heat.met
+        assert all((cell.text == "0") == (cell.shade == "z") for row in rows for cell in row.cells)
+
+
+def test_cells() -> None:
+    table = counted(*([ABC[0]] * 12 + [ABC[1]] + [ABC[2]]))
+    (wrapping, *_) = heat_maps(table)
+    cells = {
+        str(row.value): row.cells[0] for _, block in wrapping.blocks for row in block
+    }  # against api=fsdp1
+    assert (cells["sharding=NO_SHARD"].shade, cells["sharding=NO_SHARD"].text) == ("3", "12")
+    assert (cells["tied=nested"].shade, cells["tied=nested"].text) == ("1", "1")
+    assert cells["api=fsdp1"].shade == "n"
+    assert [text for _, text in legend()] == ["1–2", "3–9", "10–29", "30–99", "100–299", "300+"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0"), (999, "999"), (1_000, "1.0k"), (9_949, "9.9k"), (12_345, "12k"), (10**9, "999k")],
+)
+def test_short_counts(count: int, text: str) -> None:
+    assert short(count) == text
