@@ -76,4 +76,4 @@ def _weigh(runs: list[Judged]) -> Confirmed:
 
 def _disagree(observation: Observation) -> bool:
     hang = observation.hang
-    return hang is not None and bool(hang.disagreement or hang.odd_ranks)
+    return hang is not None and hang.mismatched
