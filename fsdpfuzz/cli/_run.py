@@ -152,17 +152,25 @@ def settings_from(
     )
 
 
+REPORT = "report.html"
+
+
 def _run(settings: RunSettings, json: Path | None) -> int:
     from fsdpfuzz.cli._progress import progress
     from fsdpfuzz.cli._table import print_summary
     from fsdpfuzz.loop import run, summary_document, write_json
+    from fsdpfuzz.show import Recorder, write_report
 
+    recorder = Recorder(settings.session.known)
     with progress() as show:
 
         def emit(event: Event) -> None:
+            recorder(event)
             # Written first, so that a broken terminal cannot lose the result.
-            if isinstance(event, RunFinished) and json is not None:
-                write_json(json, summary_document(event.summary))
+            if isinstance(event, RunFinished):
+                if json is not None:
+                    write_json(json, summary_document(event.summary))
+                write_report(settings.session.output / REPORT, recorder.record())
             show(event)
 
         summary = run(settings, emit)
