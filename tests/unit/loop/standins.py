@@ -59,8 +59,9 @@ def toy_cases(draw: st.DrawFn, world_sizes: tuple[int, ...] = (2,)) -> CaseSpec:
 
 
 def outs_of(case: CaseSpec) -> tuple[int, ...]:
-    assert isinstance(case.model, Sequential)
-    return tuple(child.out for child in case.model.children if isinstance(child, Linear))
+    """Widths of the linear layers at the top; of real cases too, which may have none there."""
+    children = case.model.children if isinstance(case.model, Sequential) else (case.model,)
+    return tuple(child.out for child in children if isinstance(child, Linear)) or (1,)
 
 
 def steps_of(case: CaseSpec) -> int:
