@@ -32,7 +32,7 @@ def print_entry(entry: Entry) -> None:
     """Prints the drawing, and above it what is known of where the case comes from."""
     from rich.text import Text
 
-    from fsdpfuzz.show import case_tree, fact_texts
+    from fsdpfuzz.show import case_tree, draw, fact_texts
 
     out = console()
     rows = list(_provenance(entry))
@@ -40,6 +40,9 @@ def print_entry(entry: Entry) -> None:
         out.print(Text.assemble((f"{label:<11}", "dim"), one_line(text)), soft_wrap=True)
     if rows:
         out.print()
+    if not out.is_terminal:
+        print(draw(entry.case), end="")
+        return
     out.print(case_tree(entry.case))
     for line in fact_texts(entry.case):
         out.print(line, soft_wrap=True)

@@ -200,6 +200,7 @@ rank = dist.get_rank()
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 1, bias=False))
 model = FSDP(nn.Sequential(FSDP(model[0]), model[1]), use_orig_params=True)
+assert model(torch.ones(1, 3)).item() < 1 & 2 > 0
 '''
 
 
