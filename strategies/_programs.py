@@ -49,8 +49,9 @@ def optimizers(draw: Draw) -> Optimizer:
     """
     name = pick(draw, ("sgd", "sgd", "sgd", "sgd", "adam", "adamw"))
     foreach = pick(draw, (None, None, False, True))
+    momentum = pick(draw, (0.9, 0.9, 0.0))  # drawn for all: fewer choices would look simpler
     if name == "sgd":
-        return Optimizer(momentum=pick(draw, (0.9, 0.9, 0.0)), foreach=foreach)
+        return Optimizer(momentum=momentum, foreach=foreach)
     return Optimizer(name=name, lr=0.01, foreach=foreach)  # type: ignore[arg-type]
 
 
