@@ -66,7 +66,6 @@ def draw(case: CaseSpec, width: int = PLAIN_WIDTH) -> str:
         highlight=False,
         markup=False,
         emoji=False,
-        _environ={},
     )
     with console.capture() as captured:
         console.print(case_tree(case))

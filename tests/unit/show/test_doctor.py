@@ -202,6 +202,15 @@ def test_small_shared_memory_is_named_on_nccl(monkeypatch: pytest.MonkeyPatch) -
         ),
         (
             {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/memory.max": "9000\n",
+                "sys/fs/cgroup/a/memory.max": "3000\n",
+                "sys/fs/cgroup/a/b/memory.max": "5000\n",
+            },
+            3000,
+        ),
+        (
+            {
                 "proc/self/cgroup": "4:cpu,memory:/x\n1:pids:/x\n",
                 "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
                 "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "5000\n",

@@ -103,7 +103,8 @@ def test_charts(tmp_path: Path) -> None:
     rate, found, restarts = charts(a_record(tmp_path, 300))
     assert rate.lines[0].path.count("H") == BINS
     assert [line.last for line in found.lines] == ["2 new", "1 known"]
-    assert found.lines[0].path.count("V") == 2
+    # Met after 7.20 s and 15.96 s of 24.96 s.
+    assert found.lines[0].path == "M0 100H28.85V50.0H63.94V0.0H100"
     assert restarts.top == "25"
     assert restarts.ticks[0] == "0 s"
     assert charts(RunRecord()) == ()
