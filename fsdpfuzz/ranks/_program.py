@@ -175,6 +175,9 @@ def _forward(
         with torch.no_grad():
             output = call(module_at(trainee.model, op.target), inputs)
             return Pass(i, index, inputs, output, loss_of(case, output))
+    if op.drop:
+        output = call(module_at(trainee.model, op.target), inputs)
+        return Pass(i, index, inputs, output, loss_of(case, output))
     if not pending.passes:
         pending.sync = op.sync
         pending.stack.enter_context(trainee.synchronised(op.sync))

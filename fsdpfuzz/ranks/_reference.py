@@ -155,6 +155,7 @@ def needs_averaging(case: CaseSpec, model: nn.Module) -> bool:
         or any(isinstance(op, RequiresGrad | Flip) for op in case.program)
         or any(isinstance(op, Forward) and op.target for op in case.program)
         or any(place_.kind == "switch" for place_ in case_places(case))
+        or any(isinstance(op, Forward) and op.drop for op in case.program)
         or _repeated_forwards(case)
     )
 
@@ -162,7 +163,7 @@ def needs_averaging(case: CaseSpec, model: nn.Module) -> bool:
 def _repeated_forwards(case: CaseSpec) -> bool:
     pending = 0
     for op in case.program:
-        if isinstance(op, Forward) and op.grad:
+        if isinstance(op, Forward) and op.grad and not op.drop:
             pending += 1
         elif isinstance(op, Backward):
             pending = 0

@@ -77,12 +77,14 @@ from fsdpfuzz.spec._model import (
 )
 from fsdpfuzz.spec._plan import (
     Checkpoint,
+    CheckpointKind,
     Fsdp1Plan,
     Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
     Plan,
     Precision,
+    Sharding,
     Twin,
 )
 from fsdpfuzz.spec._program import (
@@ -134,6 +136,7 @@ __all__ = [
     "Buffered",
     "CaseSpec",
     "Checkpoint",
+    "CheckpointKind",
     "Dense",
     "Dropout",
     "Embedding",
@@ -167,6 +170,7 @@ __all__ = [
     "RequiresGrad",
     "Residual",
     "Sequential",
+    "Sharding",
     "StateDict",
     "Step",
     "Switch",

@@ -140,7 +140,7 @@ def _check_program(
         match op:
             case StateDict():
                 _check_state_dict(case, op, at)
-            case Forward(grad=True):
+            case Forward(grad=True, drop=False):
                 pending.append(op.sync)
                 if len(set(pending)) > 1:
                     raise CaseError("forwards before one backward must agree on sync", path=at)

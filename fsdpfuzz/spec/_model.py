@@ -189,6 +189,7 @@ NodeKind = Literal[
     "sequential",
     "residual",
     "branches",
+    "sided",
     "repeat",
     "encoder_layer",
     "encoder_stack_layer",

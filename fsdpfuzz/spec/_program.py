@@ -53,6 +53,8 @@ class Forward(Part, tag="forward", tag_field="op", frozen=True, kw_only=True):
 
     sync: bool = True
     grad: bool = True
+    drop: bool = False
+    """Throws the loss away: gradients are recorded, but no backward follows."""
     target: Name = ""
     """FQN of the module that is called instead of the root; its width is the inputs'."""
 
