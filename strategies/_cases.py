@@ -17,11 +17,13 @@ from fsdpfuzz.spec import (
     Node,
     Plan,
     Sequential,
+    case_places,
     owners_among,
     places,
     units_among,
     width_in,
 )
+from fsdpfuzz.strategies import _steer as steer
 from fsdpfuzz.strategies._checkpoints import checkpoint_placements
 from fsdpfuzz.strategies._choose import LOTS, Draw, between, chance, pick
 from fsdpfuzz.strategies._freeze import freeze_masks, ties
@@ -96,7 +98,10 @@ def _cases(
     case = _with_rest(draw, case)
     if ground and needs != "tie":
         case = ground.enter(draw, case)
-    return _off_ground(case, open_to)
+    case = _off_ground(case, open_to)
+    if None in owners_among(case_places(case), case.plan).values():
+        case = steer.wrap_root(case)  # FSDP does not synchronise what no unit manages
+    return case
 
 
 def _off_ground(case: CaseSpec, open_to: frozenset[str]) -> CaseSpec:

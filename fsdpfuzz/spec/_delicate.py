@@ -16,9 +16,9 @@ from fsdpfuzz.spec._units import frozen_names, owners_among, unit_of, units_amon
 
 
 def owned_parameters(case: CaseSpec, found: Sequence[Place]) -> dict[str, list[Parameter]]:
-    """For each unit the parameters that it manages, a tied one once."""
-    targets = {tie.target for tie in case.ties}
+    """For each unit the parameters that it manages, one tied within the unit once."""
     owners = owners_among(found, case.plan)
+    targets = {tie.target for tie in case.ties if owners.get(tie.source) == owners.get(tie.target)}
     owned: dict[str, list[Parameter]] = {path: [] for path in units_among(found, case.plan)}
     for place in found:
         for parameter in place.parameters:
