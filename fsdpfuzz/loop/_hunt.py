@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from hypothesis import Phase
 
@@ -34,6 +35,14 @@ from fsdpfuzz.verdict import Finding, error_type
 MAX_REUSED = 100
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Origin:
+    """What gives a round's cases again: its seed, and how many cases Hypothesis may draw."""
+
+    seed: int
+    number: int
+
+
 class Hunt:
     """Generates the cases of one property and shrinks its findings."""
 
@@ -45,14 +54,17 @@ class Hunt:
         self._profile = settings.session.profile
         self._strategy = item.strategy(Scope(apis=settings.apis, world_sizes=settings.world_sizes))
         self._database = open_database(settings.database, settings.session.output, item.name)
+        self._under_way: tuple[CaseSpec, _Origin, float] | None = None
+        self._waiting: dict[str, _Origin] = {}
+        """Findings to shrink, by key, and the round that showed each first."""
 
     def reuse(self) -> None:
         """Tries the failing cases that Hypothesis's database has from earlier runs."""
         if self._database is not None:
-            self._shrink(None, seed=0, number=MAX_REUSED)
+            self._shrink(None, _Origin(seed=0, number=MAX_REUSED))
 
     def generate(self, share: int) -> None:
-        """Runs ``share`` different cases, and shrinks the findings after each round."""
+        """Runs ``share`` different cases, and shrinks what they show between rounds."""
         done = 0
         for round_index in range(share):
             if done >= share:
@@ -60,46 +72,58 @@ class Hunt:
             fresh = min(share - done, self._settings.round_examples)
             seed = derived_seed(self._settings.session.seed, self._name, round_index)
             # Some cases are drawn twice; the round ends as soon as it has its fresh ones.
-            number = fresh + fresh // 10 + 10
-            made, waiting = self._round(fresh, seed, number)
+            made = self._round(fresh, _Origin(seed=seed, number=fresh + fresh // 10 + 10))
             done += made
-            for key in waiting:
-                if key not in self._ledger.done:
-                    self._shrink(key, seed=seed, number=number)
+            if self._waiting:
+                self._shrink_waiting()
             if not made:
                 text = f"{self._name}: found no more than {done} different cases to run"
                 self._ledger.emit(Notice(text=text))
                 break
+        self._shrink_waiting()
 
-    def _round(self, fresh: int, seed: int, number: int) -> tuple[int, list[str]]:
-        """Generates up to ``fresh`` cases; how many it was, and the keys to shrink."""
-        ledger = self._ledger
+    def _round(self, fresh: int, origin: _Origin) -> int:
+        """Generates up to ``fresh`` cases; how many it was. The last is left under way.
+
+        While the ranks are at a case the next one is drawn.
+        """
         made = 0
-        waiting: dict[str, None] = {}
 
         def body(case: CaseSpec) -> None:
             nonlocal made
             name = digest(case)
-            if name in ledger.seen:
+            if name in self._ledger.seen:
                 return
-            ledger.seen.add(name)
-            before = time.monotonic()
-            examined = self._session.examine(case)
-            ledger.count(examined, self._name, time.monotonic() - before)
+            self._ledger.seen.add(name)
+            self._finish()
+            self._session.begin(case)
+            self._under_way = (case, origin, time.monotonic())
             made += 1
-            waiting.update(
-                (finding.key, None)
-                for finding in _steady_news(examined)
-                if finding.key not in ledger.done
-            )
             if made >= fresh:
                 raise StopRound
 
-        self._drive(body, GENERATE, seed, number)
-        return made, list(waiting)
+        self._drive(body, GENERATE, origin)
+        return made
 
-    def _shrink(self, key: str | None, *, seed: int, number: int) -> None:
-        """Shrinks ``key`` from the round of that seed; None: all that the database shows.
+    def _finish(self) -> None:
+        """Waits for the case that is under way, if there is one, and books it."""
+        if self._under_way is None:
+            return
+        (case, origin, began), self._under_way = self._under_way, None
+        examined = self._session.examine(case)
+        self._ledger.count(examined, self._name, time.monotonic() - began)
+        for finding in _steady_news(examined):
+            self._waiting.setdefault(finding.key, origin)
+
+    def _shrink_waiting(self) -> None:
+        self._finish()
+        waiting, self._waiting = self._waiting, {}
+        for key, origin in waiting.items():
+            if key not in self._ledger.done:
+                self._shrink(key, origin)
+
+    def _shrink(self, key: str | None, origin: _Origin) -> None:
+        """Shrinks ``key`` from the round that showed it; None: all that the database shows.
 
         Findings that show up only while shrinking are shrunk along; those that wait for a
         shrinking of their own are let pass.
@@ -135,7 +159,7 @@ class Hunt:
         phases = REUSE_AND_SHRINK if key is None else GENERATE_AND_SHRINK
         try:
             with shrink_limits(self._profile.shrink_seconds):
-                self._drive(body, phases, seed, number)
+                self._drive(body, phases, origin)
         except KeyboardInterrupt:
             for found_key in chase.keys:
                 smallest = chase.smallest(found_key)
@@ -155,15 +179,15 @@ class Hunt:
         self._ledger.shrunk(key, again, self._name, steps)
 
     def _drive(
-        self, body: Callable[[CaseSpec], None], phases: tuple[Phase, ...], seed: int, number: int
+        self, body: Callable[[CaseSpec], None], phases: tuple[Phase, ...], origin: _Origin
     ) -> None:
         drive(
             self._strategy,
             body,
             profile=self._profile,
             phases=phases,
-            seed=seed,
-            max_examples=number,
+            seed=origin.seed,
+            max_examples=origin.number,
             database=self._database,
         )
 

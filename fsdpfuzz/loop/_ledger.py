@@ -93,6 +93,7 @@ class Ledger:
             )
             self._found[finding.key, known] = found
             self.emit(FindingMet(found=found))
+        self.session.settle()
 
     def shrunk(self, key: str, examined: Examined, property_name: str, steps: int) -> None:
         """Books the minimal case of a finding and ends it; how it was met stays otherwise."""
@@ -110,6 +111,7 @@ class Ledger:
                     shrink_steps=steps,
                     shrunk=True,
                 )
+        self.session.settle()
         self._finish(found)
 
     def finish_rest(self) -> None:

@@ -22,6 +22,9 @@ class PoolLike(Protocol):
     def restarts(self) -> int:
         """How often the ranks were started again."""
 
+    def begin(self, case: CaseSpec) -> None:
+        """Hands a case to the ranks, which is the next that `run` is asked for."""
+
     def run(self, case: CaseSpec, *, patience: bool = False) -> Observation:
         """What the ranks saw; with ``patience`` under the ceiling deadline."""
 

@@ -67,6 +67,9 @@ class Session:
         self._confirmed: set[str] = set()
         self._raised: dict[str, tuple[Examined, Finding, str]] = {}
         self._torch = settings.torch
+        self._begun = ""
+        """Digest of the case that the ranks are at, and that is on disk."""
+        self._unsettled = False
 
     def __enter__(self) -> Session:
         return self
@@ -93,10 +96,23 @@ class Session:
         """Whether `examine` would answer without running the case."""
         return digest(case) in self._cache
 
+    def begin(self, case: CaseSpec) -> None:
+        """Has the ranks start on a case while the caller goes on; `examine` it next.
+
+        A case that was judged before is not run. Raises what `examine` raises.
+        """
+        name = digest(case)
+        if name not in self._cache:
+            self._put_on_disk(case)
+            self._pool(case.world_size).begin(case)
+            self._begun = name
+
     def examine(self, case: CaseSpec) -> Examined:
         """Runs and judges a case; from memory if it was judged before.
 
-        A finding whose key is new to the session is confirmed by running the case again.
+        A finding whose key is new to the session is confirmed by running the case again. A
+        failing case stays on disk as the one under way until `settle`, so that none is lost
+        between its verdict and `keep`.
         :class:`PoolError` if the ranks cannot be started.
         """
         name = digest(case)
@@ -122,6 +138,12 @@ class Session:
         one that Hypothesis shrank to by `keep_shrunk`.
         """
         examined = self.examine(case)
+        try:
+            self._raise_news(examined, property_name)
+        finally:
+            self.settle()
+
+    def _raise_news(self, examined: Examined, property_name: str) -> None:
         news = examined.verdict.findings if self.settings.strict else examined.news
         for finding in news[:1]:
             if finding.key not in self._raised:
@@ -156,6 +178,12 @@ class Session:
             )
         )
 
+    def settle(self) -> None:
+        """What was to be kept of the case that was examined last is kept."""
+        if self._unsettled:
+            self._unsettled = False
+            self._ports.archive.finish()
+
     def pending(self) -> list[CaseSpec]:
         """The cases at which earlier runs were killed."""
         return self._ports.archive.pending()
@@ -166,6 +194,7 @@ class Session:
 
     def close(self) -> None:
         """Ends all ranks. The session may go on; pools start again when needed."""
+        self.settle()
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             self._closed_restarts += pool.restarts
@@ -179,8 +208,9 @@ class Session:
         return error
 
     def _run(self, case: CaseSpec, *, doubt: bool = False) -> _Outcome:
-        archive = self._ports.archive
-        archive.begin(case)
+        begun, self._begun = self._begun, ""
+        if doubt or begun != digest(case):
+            self._put_on_disk(case)
         observation, verdict = self._judged(case)
         self._torch = observation.torch or self._torch
         if not verdict.findings:
@@ -188,8 +218,14 @@ class Session:
             outcome = _Outcome(verdict)
         else:
             outcome = self._weighed(case, (observation, verdict), doubt=doubt)
-        archive.finish()
+        self._unsettled = True
+        if not outcome.verdict.findings:
+            self.settle()
         return outcome
+
+    def _put_on_disk(self, case: CaseSpec) -> None:
+        self.settle()
+        self._ports.archive.begin(case)
 
     def _weighed(self, case: CaseSpec, first: Judged, *, doubt: bool) -> _Outcome:
         confirmed = Confirmed(verdict=first[1], observation=first[0])

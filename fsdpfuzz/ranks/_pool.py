@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -25,6 +26,18 @@ _LARGE = 1 << 22
 """Elements of parameters from which on a case takes a time of its own."""
 _FRESH_FACTOR = 2.0
 """The first case of fresh ranks pays for what torch does only once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A case that the ranks are at."""
+
+    case: CaseSpec
+    patient: bool
+    crew: Crew
+    watch: Watch
+    name: str
+    started: float
 
 
 class Pool:
@@ -60,6 +73,7 @@ class Pool:
         self._server: ForkServer | None = None
         self._folder: Path | None = None
         self._crew: Crew | None = None
+        self._task: _Task | None = None
         self._fresh = True
         self._generation = 0
         self._number = 0
@@ -112,26 +126,40 @@ class Pool:
             f"the last reason: {reasons[-1]}"
         )
 
-    def run(self, case: CaseSpec, *, patience: bool = False) -> Observation:
-        """What the ranks saw of ``case``.
+    def begin(self, case: CaseSpec, *, patience: bool = False) -> None:
+        """Hands ``case`` to the ranks and goes on; `run` of the same case waits for the outcome.
 
-        With ``patience``, and for a model so large that other cases say nothing about its
-        time, the deadline is the ceiling.
-        Raises only what `start` raises; nothing that a case does ends it otherwise.
+        The deadline counts from here. Another case that was begun is given up. Raises what
+        `run` raises.
         """
+        if self._task is not None:
+            self._discard()
         if case.world_size != self.world_size:
             raise ContractError(
                 f"a case for {case.world_size} ranks was given to a pool of {self.world_size}"
             )
-        large = _is_large(case)
-        patient = patience or large
-        observation, orphaned = self._attempt(case, patient)
-        if orphaned and not observation.clean:
+        self._task = self._begin(case, patience or _is_large(case))
+
+    def run(self, case: CaseSpec, *, patience: bool = False) -> Observation:
+        """What the ranks saw of ``case``.
+
+        With ``patience``, and for a model so large that other cases say nothing about its
+        time, the deadline is the ceiling; for a case that was begun, what `begin` was told
+        counts.
+        Raises only what `start` raises; nothing that a case does ends it otherwise.
+        """
+        if self._task is None or self._task.case != case:
+            self.begin(case, patience=patience)
+        task, self._task = self._task, None
+        if task is None:
+            raise ContractError("a case was begun, but the ranks are not at it")
+        observation = self._end(task)
+        if task.crew.orphaned and not observation.clean:
             # Whatever ended the process that the ranks come from need not be this case.
             self._discard()
-            observation, _ = self._attempt(case, patient)
+            observation = self._end(self._begin(case, task.patient))
         if observation.clean:
-            if not large:
+            if not _is_large(case):
                 self._pace.learn(observation.seconds)
         elif not _all_refused(observation):
             self._discard()
@@ -145,17 +173,6 @@ class Pool:
             self._folder = None
         if self._made_workdir and self._workdir is not None:
             _remove_if_empty(self._workdir)
-
-    def _attempt(self, case: CaseSpec, patient: bool) -> tuple[Observation, bool]:
-        self.start()
-        crew = self._running()
-        try:
-            observation = self._run(crew, case, patient)
-        except BaseException:
-            self._discard()
-            raise
-        self._fresh = False
-        return observation, crew.orphaned
 
     def _running(self) -> Crew:
         if self._crew is None:
@@ -220,7 +237,9 @@ class Pool:
                 return f"ranks {late} were not ready after {_START_SECONDS[self.backend]:.0f} s"
         return ""
 
-    def _run(self, crew: Crew, case: CaseSpec, patient: bool) -> Observation:
+    def _begin(self, case: CaseSpec, patient: bool) -> _Task:
+        self.start()
+        crew = self._running()
         name = digest(case)
         deadline = self._pace.deadline(patient=patient)
         if self._fresh and not patient:
@@ -236,24 +255,36 @@ class Pool:
         first: Order = Run(number=self._number, case=encode(case))
         others = [Come(number=self._number)] * (self.world_size - 1)
         started = time.monotonic()
-        for rank in crew.ranks:
-            rank.forget()
-        crew.send([first, *others])
-        hang = watch.wait(started)
+        try:
+            for rank in crew.ranks:
+                rank.forget()
+            crew.send([first, *others])
+        except BaseException:
+            self._discard()
+            raise
+        return _Task(case, patient, crew, watch, name, started)
+
+    def _end(self, task: _Task) -> Observation:
+        try:
+            hang = task.watch.wait(task.started)
+        except BaseException:
+            self._discard()
+            raise
+        self._fresh = False
         return Observation(
-            digest=name,
+            digest=task.name,
             world_size=self.world_size,
             backend=self.backend,
             torch=self.torch,
-            reports=tuple(watch.reports),
-            deaths=tuple(watch.deaths),
+            reports=tuple(task.watch.reports),
+            deaths=tuple(task.watch.deaths),
             hang=hang,
-            seconds=time.monotonic() - started,
+            seconds=time.monotonic() - task.started,
         )
 
     def _discard(self) -> None:
-        """Kills the ranks, if there are any."""
-        crew, self._crew = self._crew, None
+        """Kills the ranks, if there are any, and gives up what they are at."""
+        crew, self._crew, self._task = self._crew, None, None
         if crew is not None:
             crew.kill()
 

@@ -83,6 +83,10 @@ class FakePool:
     restarts: int = 0
     closed: bool = False
     before: Callable[[CaseSpec], None] = lambda _case: None
+    begun: Callable[[CaseSpec], None] = lambda _case: None
+
+    def begin(self, case: CaseSpec) -> None:
+        self.begun(case)
 
     def run(self, case: CaseSpec, *, patience: bool = False) -> Observation:
         self.before(case)
@@ -151,6 +155,7 @@ class Bench:
     known: FakeKnown = field(default_factory=FakeKnown)
     events: list[Event] = field(default_factory=list)
     before: Callable[[CaseSpec], None] = lambda _case: None
+    begun: Callable[[CaseSpec], None] = lambda _case: None
 
     def __post_init__(self) -> None:
         self.archive = FakeArchive(self.folder)
@@ -161,7 +166,7 @@ class Bench:
         return Counter(name for name, _ in self.log if name != "closed")
 
     def pool(self, world_size: int) -> FakePool:
-        self.pools.append(FakePool(world_size, self.log, before=self._before))
+        self.pools.append(FakePool(world_size, self.log, before=self._before, begun=self.begun))
         return self.pools[-1]
 
     def session(self, **settings: Any) -> Session:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase, InMemoryExampleDa
 from fsdpfuzz.errors import PoolError, UsageError
 from fsdpfuzz.loop import (
     DIGESTS,
+    PROPERTIES,
     CaseDone,
     FindingDone,
     FindingMet,
@@ -58,6 +61,26 @@ def started(bench: Bench, number: int, **changes: object) -> Summary:
 
 def digests(folder: Path) -> list[str]:
     return (folder / DIGESTS).read_text().split()
+
+
+def test_the_next_case_is_drawn_while_the_ranks_are_at_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[tuple[str, str]] = []
+
+    def note(case: CaseSpec) -> CaseSpec:
+        order.append(("drawn", digest(case)))
+        return case
+
+    toy = PROPERTIES["toy"]
+    drawn = replace(toy, strategy=lambda scope: toy.strategy(scope).map(note))
+    monkeypatch.setitem(PROPERTIES, "toy", drawn)
+    bench.begun = lambda case: order.append(("begun", digest(case)))
+    bench.before = lambda case: order.append(("awaited", digest(case)))
+    started(bench, 20, round_examples=6)
+    for one, other in pairwise(digests(bench.folder)):
+        begun, awaited = order.index(("begun", one)), order.index(("awaited", one))
+        assert begun < order.index(("drawn", other)) < awaited < order.index(("begun", other))
 
 
 def test_a_clean_run_runs_as_many_different_cases_as_asked(bench: Bench) -> None:

@@ -47,6 +47,30 @@ def test_the_case_is_on_disk_while_it_runs(bench: Bench) -> None:
     assert bench.archive.open is None
 
 
+def test_a_failing_case_is_on_disk_until_it_is_kept(bench: Bench) -> None:
+    bench.judge = lambda case, _: verdict_of(*([finding("bad")] if case == CASE else []))
+    with bench.session() as session:
+        session.examine(CASE)
+        assert bench.archive.open == digest(CASE)
+        session.settle()
+        assert bench.archive.open is None
+        session.begin(make_case(seed=1))
+        session.settle()
+        assert bench.archive.open == digest(make_case(seed=1)), "this one is under way"
+        session.examine(make_case(seed=1))
+        assert bench.archive.open is None
+
+
+def test_a_case_that_was_begun_is_put_on_disk_and_run_once(bench: Bench) -> None:
+    with bench.session() as session:
+        session.begin(CASE)
+        assert session.examine(CASE).fresh
+        session.begin(CASE)
+        assert not session.examine(CASE).fresh
+    assert bench.archive.begun == [digest(CASE)]
+    assert bench.runs == {digest(CASE): 1}
+
+
 def test_a_case_during_which_the_controller_dies_stays_on_disk(bench: Bench) -> None:
     def die(case: CaseSpec) -> None:
         raise KeyboardInterrupt

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,27 @@ def test_a_clean_case_leaves_the_ranks_as_they_are(pool: Pool) -> None:
     assert pool.pids == pids
     assert len(set(pids)) == 2
     assert pool.restarts == before
+
+
+def test_a_case_that_was_begun_runs_while_the_caller_does_something_else(pool: Pool) -> None:
+    pool.start()
+    before, pids = pool.restarts, pool.pids
+    pool.begin(quick())
+    time.sleep(0.2)
+    seen = pool.run(quick())
+    assert seen.clean
+    assert seen.seconds >= 0.2
+    assert (pool.restarts, pool.pids) == (before, pids)
+
+
+def test_a_case_that_was_begun_and_not_asked_for_is_given_up(pool: Pool) -> None:
+    pool.begin(quick("all_hang"))
+    seen = pool.run(quick())
+    assert seen.clean
+    assert seen.digest == digest(quick())
+    pool.begin(quick("all_hang"))
+    pool.begin(quick())
+    assert pool.run(quick()).clean
 
 
 def test_reports_say_what_a_rank_holds(pool: Pool) -> None:
