@@ -86,8 +86,11 @@ class Subject(Record, frozen=True, kw_only=True):
     """One per forward, exact."""
     comparisons: tuple[Comparison, ...] = ()
     unit_states: tuple[UnitState, ...] = ()
-    backward_reshards: tuple[int, ...] = ()
-    """How many units were resharded during each backward."""
+    backward_reshards: tuple[dict[str, int], ...] = ()
+    """How often each unit (fsdp1) was resharded by its own hook, for each backward."""
+    against_case: tuple[Comparison, ...] = ()
+    """A twin's deviations from the case itself. ``error`` is what goes beyond the relative
+    tolerance of ``torch.testing.assert_close``, or beyond equality where it is ``exact``."""
     frozen_with_grad: tuple[str, ...] = ()
     frozen_changed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

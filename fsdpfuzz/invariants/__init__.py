@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from fsdpfuzz.invariants._agreement import AGREEMENT, is_rejection
 from fsdpfuzz.invariants._base import Invariant, broken, tolerance
+from fsdpfuzz.invariants._hooks import HOOKS
 from fsdpfuzz.invariants._memory import MEMORY
+from fsdpfuzz.invariants._order import ORDER, order_refused
 from fsdpfuzz.invariants._parity import PARITY
 from fsdpfuzz.invariants._state_dict import STATE_DICT
 from fsdpfuzz.invariants._structure import STRUCTURE
+from fsdpfuzz.invariants._twins import TWINS
 from fsdpfuzz.observations import Observation, RankReport
 from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding, Verdict
 
-REGISTRY: tuple[Invariant, ...] = (*AGREEMENT, *PARITY, *STRUCTURE, *STATE_DICT, *MEMORY)
+REGISTRY: tuple[Invariant, ...] = (
+    *ORDER,
+    *AGREEMENT,
+    *PARITY,
+    *TWINS,
+    *STRUCTURE,
+    *HOOKS,
+    *STATE_DICT,
+    *MEMORY,
+)
 """In order of blame: what stands first explains what comes later."""
 
 __all__ = ["REGISTRY", "Invariant", "broken", "judge", "tolerance"]
@@ -27,6 +39,8 @@ def judge(case: CaseSpec, observation: Observation) -> Verdict:
     findings = [f for invariant in REGISTRY for f in invariant.check(case, observation)]
     if findings:
         return Verdict(status="finding", findings=tuple(_causes(findings)))
+    if order_refused(case, observation):
+        return Verdict(status="passed")
     if is_rejection(observation):
         first = observation.raised()[0][1]
         return Verdict(status="rejected", reason=f"{first.type}: {first.message[:300]}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from fsdpfuzz.invariants._base import Invariant
+from fsdpfuzz.invariants._order import order_refused
 from fsdpfuzz.observations import Observation, Raised
 from fsdpfuzz.spec import REJECTIONS, CaseSpec
 from fsdpfuzz.verdict import Finding
@@ -52,6 +53,8 @@ def _no_crash(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
     raised = observation.raised()
     own = _own_errors(observation)
     if not raised or _is_refusal(observation) or (observation.deaths and not own):
+        return
+    if order_refused(case, observation):
         return
     rank, first = own[0] if own else raised[0]
     everywhere = len(raised) == observation.world_size

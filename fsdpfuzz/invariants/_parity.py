@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fsdpfuzz.invariants._base import Invariant, broken, label, subjects, tolerance
 from fsdpfuzz.observations import Comparison, Observation, Quantity
-from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.spec import CaseSpec, parting
 from fsdpfuzz.verdict import Finding
 
 _RATIO_SLACK = 0.01
@@ -15,8 +15,9 @@ _RATIO_SLACK = 0.01
 def _parity(name: str, quantities: tuple[Quantity, ...], summary: str) -> Invariant:
     def check(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
         worst: dict[str, tuple[int, Comparison]] = {}
+        until = parting(case)
         for report, subject in subjects(observation):
-            first = _first_broken(subject.comparisons, quantities)
+            first = _first_broken(subject.comparisons, quantities, until)
             if first is None:
                 continue
             where = f"{label(subject, case)}:{kind(first, case.world_size)}"
@@ -29,13 +30,18 @@ def _parity(name: str, quantities: tuple[Quantity, ...], summary: str) -> Invari
 
 
 def _first_broken(
-    comparisons: tuple[Comparison, ...], quantities: tuple[Quantity, ...]
+    comparisons: tuple[Comparison, ...], quantities: tuple[Quantity, ...], until: int | None
 ) -> Comparison | None:
     """The largest deviation of the earliest operation at which there is any.
 
-    What comes later follows from it: a wrong gradient makes wrong parameters.
+    What comes later follows from it: a wrong gradient makes wrong parameters. From ``until``
+    on ranks take different paths, and FSDP promises nothing of the results.
     """
-    found = [c for c in comparisons if c.quantity in quantities and broken(c)]
+    found = [
+        c
+        for c in comparisons
+        if c.quantity in quantities and (until is None or c.op < until) and broken(c)
+    ]
     return max(found, key=lambda c: (-c.op, c.error), default=None)
 
 

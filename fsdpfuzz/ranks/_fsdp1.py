@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -63,6 +64,11 @@ class ShardedFsdp1:
             handle is not None and handle.uses_sharded_strategy
             for handle in (unit._handle for unit in self._units.values())
         )
+
+    def resharded(self, modules: Sequence[object]) -> dict[str, int]:
+        """By the paths of the units."""
+        paths = {id(unit): path for path, unit in self._units.items()}
+        return dict(Counter(paths.get(id(module), "(unknown)") for module in modules))
 
     def held_bytes(self) -> int:
         """Storages of the flat parameters, whole or sharded, and of what no unit manages."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,6 +62,10 @@ class ShardedFsdp2:
     def shards(self) -> bool:
         """Always: fsdp2 has no unsharded strategy."""
         return bool(self._units)
+
+    def resharded(self, modules: Sequence[object]) -> dict[str, int]:
+        """Nothing is counted: groups reshard at the end of backward at the latest."""
+        return {}
 
     def held_bytes(self) -> int:
         """Storages of the shards, of parameters that are whole, and of what no unit manages."""

@@ -21,10 +21,11 @@ MAX_WARNING_TEXT = 500
 
 @dataclass(slots=True)
 class Counters:
-    """What has been counted since the last `clear`."""
+    """What has been counted since the operation under way began; warnings since the start."""
 
     saved_on_cpu: int = 0
-    resharded: int = 0
+    resharded: list[object] = field(default_factory=list)
+    """The modules of fsdp1 whose post-backward hook resharded."""
     warned: list[tuple[int, str]] = field(default_factory=list)
     op: int = 0
     """The operation under way; set by the watcher."""
@@ -35,9 +36,9 @@ def probes(counters: Counters) -> Iterator[None]:
     """Counts entries of ``save_on_cpu``, post-backward reshards of fsdp1, and warnings."""
     entered, reshard = _counting_save_on_cpu(counters), _runtime_utils._post_backward_reshard
 
-    def counting_reshard(*args: Any, **kwargs: Any) -> Any:
-        counters.resharded += 1
-        return reshard(*args, **kwargs)
+    def counting_reshard(module: Any, *args: Any, **kwargs: Any) -> Any:
+        counters.resharded.append(module)
+        return reshard(module, *args, **kwargs)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")

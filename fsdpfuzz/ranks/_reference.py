@@ -39,6 +39,7 @@ from fsdpfuzz.spec import (
     RequiresGrad,
     StateDict,
     case_places,
+    unit_owner,
 )
 
 
@@ -63,6 +64,10 @@ class Replica:
             case.optimizer,
             [p for name, p in self._parameters.items() if name not in held_out],
         )
+        owners = unit_owner(case)
+        self._alone = {self._name(fqn) for fqn, owner in owners.items() if owner is None}
+        """Parameters that no unit manages: nobody averages their gradients."""
+        self._flips = any(isinstance(op, Flip) for op in case.program)
         self.averages = dtype == torch.float64 or needs_averaging(case, model)
         self.model = model if self.averages else _ddp(case, model, env)
         self._reduced: dict[str, Tensor] = {}
@@ -79,7 +84,14 @@ class Replica:
         """Averages the gradients over the ranks, for a replica that does so itself."""
         if not (self.averages and synchronised):
             return
-        names = [name for name, p in self._parameters.items() if p.requires_grad]
+        for name in self._alone:
+            self._accumulate(name, self._parameters[name].grad)
+        names = [
+            name
+            for name, p in self._parameters.items()
+            # After a flip ranks may train different parameters, and all must average the same.
+            if (p.requires_grad or self._flips) and name not in self._alone
+        ]
         if not names:
             return
         parts, present = [], []
@@ -96,12 +108,14 @@ class Replica:
         for name, mean, some in zip(
             names, torch.split(flat[: -len(names)], sizes), mask, strict=True
         ):
-            parameter = self._parameters[name]
-            parameter.grad = None
-            if some:
-                mean = mean.view_as(parameter)
-                before = self._reduced.get(name)
-                self._reduced[name] = mean if before is None else before + mean
+            self._accumulate(name, mean.view_as(self._parameters[name]) if some else None)
+
+    def _accumulate(self, name: str, grad: Tensor | None) -> None:
+        """Adds to what the optimizer will see, and clears the local gradient."""
+        self._parameters[name].grad = None
+        if grad is not None:
+            before = self._reduced.get(name)
+            self._reduced[name] = grad if before is None else before + grad
 
     def before_step(self) -> None:
         """Hands the averaged gradients to the optimizer."""
@@ -155,6 +169,7 @@ def needs_averaging(case: CaseSpec, model: nn.Module) -> bool:
         or any(isinstance(op, RequiresGrad | Flip) for op in case.program)
         or any(isinstance(op, Forward) and op.target for op in case.program)
         or any(place_.kind == "switch" for place_ in case_places(case))
+        or None in unit_owner(case).values()
         or any(isinstance(op, Forward) and op.drop for op in case.program)
         or _repeated_forwards(case)
     )

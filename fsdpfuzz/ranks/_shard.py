@@ -7,7 +7,7 @@ adapters (`_fsdp1`, `_fsdp2`) touch an FSDP API.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,6 +74,9 @@ class Sharded(Protocol):
 
     def shards(self) -> bool:
         """Whether any unit shards its parameters at all."""
+
+    def resharded(self, modules: Sequence[object]) -> dict[str, int]:
+        """How often each unit occurs among ``modules``, which the probe saw being resharded."""
 
     def held_bytes(self) -> int:
         """Bytes of parameters on this rank: shards, and whatever is whole just now."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ from fsdpfuzz.ranks._program import Pass, make_optimizer
 from fsdpfuzz.ranks._shard import Piece, dtype_of, shard
 from fsdpfuzz.ranks._state import Taken, compare, layout_of, take
 from fsdpfuzz.ranks._trace import Trace, Values, synchronised_forwards
-from fsdpfuzz.spec import Backward, CaseSpec, Forward, Op, Plan, RequiresGrad, StateDict, Step
+from fsdpfuzz.ranks._twins import Likeness
+from fsdpfuzz.spec import Backward, CaseSpec, Forward, Op, Plan, StateDict, Step
 
 
 class FsdpTrainee:
@@ -45,6 +47,10 @@ class FsdpTrainee:
         self.sharded = shard(model, case.plan, case.checkpoints, env)
         self.model = self.sharded.model
         self.pieces = self.sharded.pieces
+        self.frozen = {self.canonical(name) for name in case.frozen}
+        """Names of the parameters that are frozen just now."""
+        self.refrozen: set[str] = set()
+        """Names of those that were frozen or unfrozen on the way."""
         self.optimizer = make_optimizer(case.optimizer, self._trained(set(case.held_out)))
 
     def canonical(self, fqn: str) -> str:
@@ -68,6 +74,9 @@ class FsdpTrainee:
 
     def require_grad(self, parameters: frozenset[str], value: bool) -> None:
         """Freezes or unfreezes the tensors that hold these parameters."""
+        names = {self.canonical(name) for name in parameters}
+        self.frozen = self.frozen - names if value else self.frozen | names
+        self.refrozen |= names
         for piece in self.pieces:
             if self.canonical(piece.fqn) in parameters:
                 piece.parameter.requires_grad_(value)
@@ -120,29 +129,41 @@ class Comparer:
     """A watcher that compares FSDP with the reference after every operation."""
 
     def __init__(
-        self, case: CaseSpec, trainee: FsdpTrainee, reference: Reference, counters: Counters
+        self,
+        case: CaseSpec,
+        trainee: FsdpTrainee,
+        reference: Reference,
+        counters: Counters,
+        likeness: Likeness | None = None,
+        apart: frozenset[str] = frozenset(),
     ) -> None:
+        """``apart`` names parameters that a twin freezes or trains unlike the case."""
         self.seconds = 0.0
         self.comparisons: list[Comparison] = []
         self.losses: list[Tensor] = []
         self.unit_states: list[UnitState] = []
-        self.reshards: list[int] = []
+        self.reshards: list[dict[str, int]] = []
         self.saved: list[int] = []
         self._case, self._trainee, self._reference = case, trainee, reference
         self._counters = counters
+        self._likeness = likeness
+        self._apart = frozenset(trainee.canonical(name) for name in apart)
         self._eps = epsilon(case.plan)
-        self._frozen = {trainee.canonical(name) for name in case.frozen}
         self._synchronised = synchronised_forwards(case)
         self.frozen_with_grad: set[str] = set()
 
     def before(self, op: int, request: Op) -> None:
         """Starts counting for this operation."""
-        self._counters.op, self._counters.saved_on_cpu, self._counters.resharded = op, 0, 0
+        self._counters.op, self._counters.saved_on_cpu = op, 0
+        self._counters.resharded.clear()
 
     def after_forward(self, done: Pass) -> None:
         """Compares loss and output."""
         with self._timed():
             self.losses.append(done.loss.detach())
+            if self._likeness is not None:
+                self._likeness.add_whole("loss", f"loss[{done.index}]", done.op, done.loss)
+                self._likeness.add_whole("output", f"output[{done.index}]", done.op, done.output)
             wide, single = self._reference.wide, self._reference.single
             floor = floor_of({"": wide.outputs[done.index]})
             for quantity, seen, right, normal in (
@@ -165,9 +186,6 @@ class Comparer:
         with self._timed():
             if isinstance(request, Forward):
                 self.saved.append(self._counters.saved_on_cpu)
-            elif isinstance(request, RequiresGrad):
-                changed = {self._trainee.canonical(name) for name in request.parameters}
-                self._frozen = self._frozen - changed if request.value else self._frozen | changed
             elif isinstance(request, Backward):
                 self._after_backward(op, finished)
             elif isinstance(request, Step):
@@ -175,8 +193,13 @@ class Comparer:
             elif isinstance(request, StateDict):
                 self._compare_state(op)
 
+    @property
+    def against_case(self) -> tuple[Comparison, ...]:
+        """A twin's deviations from the case; of the case itself none."""
+        return tuple(self._likeness.comparisons) if self._likeness is not None else ()
+
     def _after_backward(self, op: int, finished: list[Pass]) -> None:
-        self.reshards.append(self._counters.resharded)
+        self.reshards.append(self._trainee.sharded.resharded(self._counters.resharded))
         for item in finished:
             self._compare_input_grad(op, item)
         if finished[0].op not in self._synchronised:
@@ -184,8 +207,12 @@ class Comparer:
         self.unit_states.append(UnitState(op=op, unsharded=self._trainee.sharded.unsharded()))
         self._compare(op, "grad")
 
-    def _compare(self, op: int, quantity: str) -> None:
+    def _compare(self, op: int, quantity: Literal["grad", "param"]) -> None:
         grads = quantity == "grad"
+        if self._likeness is not None:
+            pieces = [(self._trainee.canonical(p.fqn), p) for p in self._trainee.pieces]
+            skipped = self._apart if grads else frozenset()
+            self._likeness.add_parts(quantity, op, pieces, skipped=skipped)
         trace = self._reference.wide
         right = trace.grads[op] if grads else trace.params[op]
         batch = Batch(
@@ -198,9 +225,11 @@ class Comparer:
         for piece in self._trainee.pieces:
             fqn = self._trainee.canonical(piece.fqn)
             full = right.get(fqn)
-            if grads and fqn in self._frozen:
+            if grads and fqn in self._trainee.frozen:
                 self._note_frozen(piece, fqn)
                 continue
+            if grads and fqn in self._apart:
+                continue  # the reference trains it where the twin does not, or the reverse
             seen = piece.grad() if grads else piece.value()
             expected = None if full is None else piece.of(full)
             batch.add(fqn, seen, expected)
@@ -240,6 +269,8 @@ class Comparer:
         self.comparisons.extend(batch.finish())
 
     def _note_frozen(self, piece: Piece, fqn: str) -> None:
+        if fqn in self._trainee.refrozen:
+            return  # may have kept the gradient of the time before
         grad = piece.grad() if piece.parameter.requires_grad else piece.parameter.grad
         if grad is not None and grad.numel() and bool(grad.detach().ne(0).any()):
             self.frozen_with_grad.add(fqn)
@@ -260,20 +291,14 @@ def _one_stick(
 
 
 def summarise(
-    case: CaseSpec, trainee: FsdpTrainee, comparer: Comparer, counters: Counters, env: RankEnv
+    trainee: FsdpTrainee, comparer: Comparer, counters: Counters, env: RankEnv
 ) -> Subject:
     """The observation of one trainee after its program has run."""
-    unfrozen = {
-        trainee.canonical(name)
-        for op in case.program
-        if isinstance(op, RequiresGrad)
-        for name in op.parameters
-    }
     changed = {
         fqn
         for piece in trainee.pieces
         if (fqn := trainee.canonical(piece.fqn)) in trainee.initial
-        and fqn not in unfrozen
+        and fqn not in trainee.refrozen
         and not torch.equal(piece.value(), piece.of(trainee.initial[fqn]).to(piece.parameter.dtype))
     }
     return Subject(
@@ -283,6 +308,7 @@ def summarise(
         comparisons=tuple(comparer.comparisons),
         unit_states=tuple(comparer.unit_states),
         backward_reshards=tuple(comparer.reshards),
+        against_case=comparer.against_case,
         frozen_with_grad=tuple(sorted(comparer.frozen_with_grad)),
         frozen_changed=tuple(sorted(changed)),
         warnings=tuple(text for _, text in counters.warned),

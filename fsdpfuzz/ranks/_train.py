@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import msgspec
 import torch
 from torch import Tensor
 from torch._C._distributed_c10d import DebugLevel, set_debug_level
@@ -19,7 +18,16 @@ from fsdpfuzz.ranks._program import run_program
 from fsdpfuzz.ranks._reference import Replica
 from fsdpfuzz.ranks._subject import Comparer, FsdpTrainee, Reference, summarise
 from fsdpfuzz.ranks._trace import Recorder, Trace
-from fsdpfuzz.spec import Buffered, CaseSpec, Twin, case_places, digest, within
+from fsdpfuzz.ranks._twins import Likeness
+from fsdpfuzz.spec import (
+    Buffered,
+    CaseSpec,
+    case_places,
+    digest,
+    same_arithmetic,
+    variant_of,
+    within,
+)
 
 
 def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
@@ -43,10 +51,18 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
     subjects = []
     set_debug_level(getattr(DebugLevel, case.debug_level))
     try:
-        for name, variant in (("case", case), *((t.name, variant_of(case, t)) for t in case.twins)):
-            subject, seconds = _observe(name, variant, reference, env)
+        pattern = Likeness() if case.twins else None
+        subject, work_here = _observe("case", case, reference, env, pattern)
+        subjects.append(subject)
+        work += work_here
+        for twin in case.twins:
+            likeness = Likeness(pattern, exact=same_arithmetic(case, twin))
+            apart = frozenset(case.frozen) ^ frozenset(variant_of(case, twin).frozen)
+            subject, work_here = _observe(
+                twin.name, variant_of(case, twin), reference, env, likeness, apart
+            )
             subjects.append(subject)
-            work += seconds
+            work += work_here
     finally:
         set_debug_level(DebugLevel.OFF)
     dead, live = _signal(case, wide)
@@ -62,16 +78,6 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
     )
 
 
-def variant_of(case: CaseSpec, twin: Twin) -> CaseSpec:
-    """The case as a twin runs it."""
-    changes = {
-        name: value
-        for name in ("plan", "checkpoints", "frozen")
-        if (value := getattr(twin, name)) is not None
-    }
-    return msgspec.structs.replace(case, held_out=twin.held_out, twins=(), **changes)
-
-
 def _record(case: CaseSpec, env: RankEnv, dtype: torch.dtype) -> tuple[Trace, bool]:
     replica = Replica(case, env, dtype)
     recorder = Recorder(case, replica)
@@ -82,7 +88,12 @@ def _record(case: CaseSpec, env: RankEnv, dtype: torch.dtype) -> tuple[Trace, bo
 
 
 def _observe(
-    name: str, case: CaseSpec, reference: Reference, env: RankEnv
+    name: str,
+    case: CaseSpec,
+    reference: Reference,
+    env: RankEnv,
+    likeness: Likeness | None,
+    apart: frozenset[str] = frozenset(),
 ) -> tuple[Subject, float]:
     counters = Counters()
     env.collectives.clear()
@@ -90,13 +101,13 @@ def _observe(
     env.board.stage(f"{name}:wrap")
     with probes(counters):
         trainee = FsdpTrainee(case, env, name)
-        comparer = Comparer(case, trainee, reference, counters)
+        comparer = Comparer(case, trainee, reference, counters, likeness, apart)
         run_program(case, trainee, comparer, env)
         if env.device.type == "cuda":
             torch.cuda.synchronize(env.device)
     seconds = time.perf_counter() - started - comparer.seconds
     comparer.comparisons.extend(_buffers(case, trainee, reference))
-    return summarise(case, trainee, comparer, counters, env), seconds
+    return summarise(trainee, comparer, counters, env), seconds
 
 
 def _buffers(case: CaseSpec, trainee: FsdpTrainee, reference: Reference) -> tuple[Comparison, ...]:

@@ -53,6 +53,7 @@ from fsdpfuzz.spec._delicate import (
     single_element_units,
 )
 from fsdpfuzz.spec._features import FEATURES, adapter_names, features
+from fsdpfuzz.spec._flow import Call, Situation, calls, situations
 from fsdpfuzz.spec._model import (
     Activation,
     Branches,
@@ -75,6 +76,8 @@ from fsdpfuzz.spec._model import (
     Switch,
     Transformer,
 )
+from fsdpfuzz.spec._offload import offload_entries
+from fsdpfuzz.spec._order import Deviation, order_error, order_warnings, parting
 from fsdpfuzz.spec._plan import (
     Checkpoint,
     CheckpointKind,
@@ -102,6 +105,7 @@ from fsdpfuzz.spec._program import (
     Tokens,
     ZeroGrad,
 )
+from fsdpfuzz.spec._reshards import backward_reshards
 from fsdpfuzz.spec._tree import (
     TOKENS,
     Parameter,
@@ -113,6 +117,7 @@ from fsdpfuzz.spec._tree import (
     width_after,
     width_in,
 )
+from fsdpfuzz.spec._twins import same_arithmetic, variant_of, variants
 from fsdpfuzz.spec._units import (
     frozen_names,
     innermost,
@@ -134,10 +139,12 @@ __all__ = [
     "Backward",
     "Branches",
     "Buffered",
+    "Call",
     "CaseSpec",
     "Checkpoint",
     "CheckpointKind",
     "Dense",
+    "Deviation",
     "Dropout",
     "Embedding",
     "EncoderLayer",
@@ -171,6 +178,7 @@ __all__ = [
     "Residual",
     "Sequential",
     "Sharding",
+    "Situation",
     "StateDict",
     "Step",
     "Switch",
@@ -181,6 +189,8 @@ __all__ = [
     "ZeroGrad",
     "adapter_names",
     "as_document",
+    "backward_reshards",
+    "calls",
     "case_places",
     "check",
     "common_root",
@@ -198,8 +208,12 @@ __all__ = [
     "load",
     "managed_bytes",
     "mixed_units",
+    "offload_entries",
+    "order_error",
+    "order_warnings",
     "owners_among",
     "parameters",
+    "parting",
     "places",
     "planned_units",
     "pretty",
@@ -207,15 +221,19 @@ __all__ = [
     "read_bounded",
     "reentrant_scopes",
     "rows_after",
+    "same_arithmetic",
     "settled",
     "shard_bytes",
     "single_element_units",
+    "situations",
     "split_ties",
     "steps_after_backward",
     "unit_numel",
     "unit_of",
     "unit_owner",
     "units_among",
+    "variant_of",
+    "variants",
     "width_after",
     "width_in",
     "within",
