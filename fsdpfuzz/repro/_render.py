@@ -173,7 +173,6 @@ class _Script:
 
     def _raises(self) -> list[str]:
         name, fragment = _signature(self.finding)
-        told = [f"    if {_quoted(fragment)} not in str(error):", "        raise"] if fragment else []
         return [
             "try:",
             *indented([*self._run(), *_SYNCHRONISE]),
