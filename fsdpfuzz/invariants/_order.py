@@ -38,10 +38,11 @@ def _error(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
         return
     told = [rank for rank, error in observation.raised() if _tells_of_order(error, op)]
     stuck = observation.hang is not None or bool(observation.deaths)
+    kind = "hang" if stuck else "another-error" if observation.raised() else "silent"
     yield Finding(
         invariant="order_error",
         symptom="rank_divergence" if told else "mismatch",
-        where=f"{case.api}:{'some-ranks' if told else 'hang' if stuck else 'silent'}",
+        where=f"{case.api}:{'some-ranks' if told else kind}",
         message=f"ranks {told} of {observation.world_size} raised {ERROR!r}, but all should "
         f"[forward program[{op}], where ranks call different units in the first iteration]",
         observed=f"{len(told)} ranks",

@@ -69,9 +69,9 @@ class Batch:
             self._missing.append(self._misshapen(name, observed, expected))
         elif observed.numel():
             right = expected.detach().reshape(-1)
-            self._items.append(
-                _Item(name, observed.detach().reshape(-1), right, yardstick, reduced)
-            )
+            # What FSDP keeps on the CPU goes to where the reference is.
+            seen = observed.detach().reshape(-1).to(right.device)
+            self._items.append(_Item(name, seen, right, yardstick, reduced))
 
     def finish(self) -> tuple[Comparison, ...]:
         """All comparisons; waits for the device once, or twice when something is off."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -43,6 +44,9 @@ class ShardedFsdp1:
         }
         self.units = tuple(self._units)
         self.pieces = tuple(self._find_pieces())
+        for unit in self._units.values():
+            if unit._handle is not None and not unit._handle._use_orig_params:
+                weakref.finalize(unit, _forget_views, unit._handle.flat_param).atexit = False
 
     @contextmanager
     def synchronised(self, enabled: bool) -> Iterator[None]:
@@ -108,6 +112,16 @@ class ShardedFsdp1:
         for name, parameter in self.model.named_parameters():
             if id(parameter) not in managed and "_flat_param" not in name:
                 yield whole(clean(name), parameter)
+
+
+def _forget_views(flat: Any) -> None:
+    """Takes the views of a flat parameter, whose unit is gone, off the modules.
+
+    A view holds the flat parameter, which holds the modules, which hold the view; the first
+    link is in C++, where Python's collector does not see it, and nothing of it would be freed.
+    """
+    for info in (*flat._param_infos, *flat._shared_param_infos):
+        info.module.__dict__.pop(info.param_name, None)
 
 
 def wrap(

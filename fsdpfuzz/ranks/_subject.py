@@ -33,7 +33,7 @@ class FsdpTrainee:
     def __init__(self, case: CaseSpec, env: RankEnv, name: str) -> None:
         self.name = name
         self._alias = {tie.target: tie.source for tie in case.ties}
-        self._case, self._env = case, env
+        self.case, self._env = case, env
         model = build(case).to(env.device)
         self.layout = layout_of(model)
         self.taken: list[Taken] = []
@@ -77,13 +77,16 @@ class FsdpTrainee:
         names = {self.canonical(name) for name in parameters}
         self.frozen = self.frozen - names if value else self.frozen | names
         self.refrozen |= names
+        shown = {self.canonical(name): p for name, p in self.model.named_parameters()}
         for piece in self.pieces:
-            if self.canonical(piece.fqn) in parameters:
-                piece.parameter.requires_grad_(value)
+            name = self.canonical(piece.fqn)
+            if name in names:
+                # As a user does, on what the model shows; a flat parameter has no such name.
+                shown.get(name, piece.parameter).requires_grad_(value)
 
     def state_dict(self, op: int, request: StateDict) -> None:
         """See `_state`."""
-        taken = take(self._case, self.sharded, self.layout, op, request, self._env)
+        taken = take(self.case, self.sharded, self.layout, op, request, self._env)
         self.taken.append(taken)
 
     def _trained(self, held_out: set[str]) -> list[torch.nn.Parameter]:
@@ -204,6 +207,8 @@ class Comparer:
             self._compare_input_grad(op, item)
         if finished[0].op not in self._synchronised:
             return
+        if not any(item.loss.requires_grad for item in finished):
+            return  # there was nothing to go back through
         self.unit_states.append(UnitState(op=op, unsharded=self._trainee.sharded.unsharded()))
         self._compare(op, "grad")
 
@@ -299,7 +304,7 @@ def summarise(
         for piece in trainee.pieces
         if (fqn := trainee.canonical(piece.fqn)) in trainee.initial
         and fqn not in trainee.refrozen
-        and not torch.equal(piece.value(), piece.of(trainee.initial[fqn]).to(piece.parameter.dtype))
+        and not torch.equal(piece.value(), piece.of(trainee.initial[fqn]).to(piece.value()))
     }
     return Subject(
         name=trainee.name,

@@ -52,14 +52,17 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
     set_debug_level(getattr(DebugLevel, case.debug_level))
     try:
         pattern = Likeness() if case.twins else None
-        subject, work_here = _observe("case", case, reference, env, pattern)
+        counters = _recomputed_counters(case)
+        subject, work_here = _observe("case", case, reference, env, pattern, counters)
         subjects.append(subject)
         work += work_here
         for twin in case.twins:
             likeness = Likeness(pattern, exact=same_arithmetic(case, twin))
-            apart = frozenset(case.frozen) ^ frozenset(variant_of(case, twin).frozen)
+            variant = variant_of(case, twin)
+            apart = frozenset(case.frozen) ^ frozenset(variant.frozen)
+            unsettled = counters | _recomputed_counters(variant)
             subject, work_here = _observe(
-                twin.name, variant_of(case, twin), reference, env, likeness, apart
+                twin.name, variant, reference, env, likeness, unsettled, apart
             )
             subjects.append(subject)
             work += work_here
@@ -93,6 +96,7 @@ def _observe(
     reference: Reference,
     env: RankEnv,
     likeness: Likeness | None,
+    unsettled: frozenset[str],
     apart: frozenset[str] = frozenset(),
 ) -> tuple[Subject, float]:
     counters = Counters()
@@ -106,13 +110,14 @@ def _observe(
         if env.device.type == "cuda":
             torch.cuda.synchronize(env.device)
     seconds = time.perf_counter() - started - comparer.seconds
-    comparer.comparisons.extend(_buffers(case, trainee, reference))
+    comparer.comparisons.extend(_buffers(trainee, reference, unsettled))
     return summarise(trainee, comparer, counters, env), seconds
 
 
-def _buffers(case: CaseSpec, trainee: FsdpTrainee, reference: Reference) -> tuple[Comparison, ...]:
-    batch = Batch("buffer", len(case.program), 0.0, 0.0, exact=True)
-    unsettled = _recomputed_counters(case)
+def _buffers(
+    trainee: FsdpTrainee, reference: Reference, unsettled: frozenset[str]
+) -> tuple[Comparison, ...]:
+    batch = Batch("buffer", len(trainee.case.program), 0.0, 0.0, exact=True)
     for name, buffer in trainee.model.named_buffers():
         if clean(name) in unsettled:
             continue
