@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from fsdpfuzz.spec import CaseSpec, StateDict
+from fsdpfuzz.spec import CaseSpec, StateDict, parting, variants
 from fsdpfuzz.verdict import Finding
 
 Kind = Literal[
@@ -87,7 +87,7 @@ def aim_at(case: CaseSpec, finding: Finding | None, *, print_losses: bool) -> Ai
     if print_losses:
         return Aim("losses", variant(case, finding))
     if finding is None:
-        return Aim("parity", variant(case, None))
+        return Aim("parity", _judged(variant(case, None)))
     kind = _BY_SYMPTOM.get(finding.symptom) or _KINDS.get(finding.invariant, "parity")
     if kind == "grad" and finding.message.startswith("input_grad"):
         kind = "input_grad"
@@ -97,15 +97,7 @@ def aim_at(case: CaseSpec, finding: Finding | None, *, print_losses: bool) -> Ai
 def variant(case: CaseSpec, finding: Finding | None) -> CaseSpec:
     """The case as the subject of the finding ran it: itself, or one of its twins."""
     name = _subject(case, finding) if finding else ""
-    twin = next((twin for twin in case.twins if twin.name == name), None)
-    if twin is None:
-        return msgspec.structs.replace(case, twins=())
-    changes = {
-        field: value
-        for field in ("plan", "checkpoints", "frozen")
-        if (value := getattr(twin, field)) is not None
-    }
-    return msgspec.structs.replace(case, held_out=twin.held_out, twins=(), **changes)
+    return variants(case).get(name, msgspec.structs.replace(case, twins=()))
 
 
 def stage(finding: Finding) -> tuple[str, str, int]:
@@ -125,6 +117,11 @@ def operation(finding: Finding) -> int:
         return finding.op
     found = _OP.search(finding.message)
     return int(found[1]) if found else -1
+
+
+def _judged(case: CaseSpec) -> CaseSpec:
+    """The case up to where ranks take different paths, of whose results FSDP promises nothing."""
+    return msgspec.structs.replace(case, program=case.program[: parting(case)])
 
 
 def _subject(case: CaseSpec, finding: Finding) -> str:

@@ -51,6 +51,7 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "sequential": ("nn.Sequential",),
     "residual": ("Residual",),
     "branches": ("Branches",),
+    "sided": ("Sided",),
     "repeat": ("Repeat",),
     "encoder_layer": ("EncoderLayer",),
     "encoder_stack_layer": ("nn.TransformerEncoderLayer",),
@@ -65,19 +66,26 @@ class ModelText:
 
     expression: Expression
     classes: set[str] = field(default_factory=set)
+    float32_eps: bool = False
+    """Whether ``nn.RMSNorm``, whose default follows the dtype, is given float32's."""
 
 
-def model_text(case: CaseSpec, recomputed: frozenset[str]) -> ModelText:
-    """The model of ``case``. ``recomputed`` are the paths whose caller recomputes them."""
-    text = ModelText("")
-    text.expression = _node(case.model, width_in(case), "", recomputed, text.classes)
+def model_text(
+    case: CaseSpec, recomputed: frozenset[str], *, two_dtypes: bool = False
+) -> ModelText:
+    """The model of ``case``. ``recomputed`` are the paths whose caller recomputes them.
+
+    With ``two_dtypes`` it computes the same in float64 as in float32, but for rounding.
+    """
+    text = ModelText("", float32_eps=two_dtypes)
+    text.expression = _node(case.model, width_in(case), "", recomputed, text)
     return text
 
 
-def changes(case: CaseSpec) -> list[str]:
+def changes(case: CaseSpec, depth: int) -> list[str]:
     """Statements that tie and freeze parameters of ``model``."""
     lines = [f"{attribute(t.target)} = {attribute(t.source)}" for t in case.ties]
-    return lines + list(_freezing(case))
+    return lines + list(_freezing(case, depth))
 
 
 def attribute(fqn: str, root: str = "model") -> str:
@@ -95,7 +103,7 @@ def names_literal(names: Sequence[str]) -> Expression:
     return call("", *(f'"{name}"' for name in names))
 
 
-def _freezing(case: CaseSpec) -> Iterator[str]:
+def _freezing(case: CaseSpec, depth: int) -> Iterator[str]:
     left = set(case.frozen)
     if not left:
         return
@@ -119,7 +127,7 @@ def _freezing(case: CaseSpec) -> Iterator[str]:
         yield f"{attribute(path)}.requires_grad_(False)"
     names = [name for name in case.frozen if name in left]
     if len(names) > 2:
-        yield from statement("for name in ", names_literal(names), tail=":")
+        yield from statement("for name in ", names_literal(names), depth=depth, tail=":")
         yield "    model.get_parameter(name).requires_grad_(False)"
     else:
         for name in names:
@@ -127,15 +135,15 @@ def _freezing(case: CaseSpec) -> Iterator[str]:
 
 
 def _node(
-    node: Node, width: int, path: str, recomputed: frozenset[str], classes: set[str]
+    node: Node, width: int, path: str, recomputed: frozenset[str], text: ModelText
 ) -> Expression:
     prefix = f"{path}." if path else ""
 
     def child(name: str, inner: Node, ins: int = width) -> Expression:
-        return _node(inner, ins, f"{prefix}{name}", recomputed, classes)
+        return _node(inner, ins, f"{prefix}{name}", recomputed, text)
 
     def own(name: str, *args: Expression) -> Expression:
-        classes.add(name)
+        text.classes.add(name)
         return call(name, *args)
 
     match node:
@@ -166,8 +174,10 @@ def _node(
             return own("Branches", listing(*plain), f'"{node.merge}"')
         case _:
             name, *args = _leaf(node, width)
+            if name == "nn.RMSNorm" and text.float32_eps:
+                args.append("eps=torch.finfo(torch.float32).eps")
             if name[0].isupper():
-                classes.add(name)
+                text.classes.add(name)
             return call(name, *args)
 
 

@@ -10,10 +10,10 @@ from fsdpfuzz.spec import CaseSpec, Fsdp1Plan, Fsdp1Unit, unit_of, unit_owner
 FLAT = "_flat_param"
 
 
-def cleaned(case: CaseSpec, name: str = "name") -> str:
+def cleaned(case: CaseSpec, name: str = "name", *, fsdp: bool = True) -> str:
     """An expression for a parameter's name without what wrappers put into it."""
     text = name
-    if isinstance(case.plan, Fsdp1Plan):
+    if fsdp and isinstance(case.plan, Fsdp1Plan):
         text += f'.replace("{FSDP}.", "")'
     if any(c.kind in ("wrapper", "offload") for c in case.checkpoints):
         text += f'.replace("{CHECKPOINT}.", "")'

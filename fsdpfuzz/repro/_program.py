@@ -10,9 +10,9 @@ from fsdpfuzz.errors import ContractError
 from fsdpfuzz.repro._layout import Call, Expression, call, flat, indented, statement
 from fsdpfuzz.repro._model import attribute
 from fsdpfuzz.repro._names import cleaned, held_in
-from fsdpfuzz.repro._repeat import Repeated, repeated
+from fsdpfuzz.repro._repeat import Repeated, repeated, waits
 from fsdpfuzz.repro._state import names
-from fsdpfuzz.repro._wrap import Lines, in_attribute
+from fsdpfuzz.repro._wrap import Lines, in_attribute, recomputes
 from fsdpfuzz.spec import (
     Backward,
     CaseSpec,
@@ -32,6 +32,7 @@ from fsdpfuzz.spec import (
     Transformer,
     ZeroGrad,
     case_places,
+    unit_owner,
 )
 
 PROJECTION = 7919
@@ -78,9 +79,9 @@ class _Index:
 _PARAMETER = _Index(1, 0)
 
 
-def program_text(case: CaseSpec, manner: Manner) -> ProgramText:
+def program_text(case: CaseSpec, manner: Manner, depth: int) -> ProgramText:
     """The operations of ``case`` as statements on ``model``."""
-    return _Writer(case, manner).write()
+    return _Writer(case, manner, depth).write()
 
 
 def has_optimizer(case: CaseSpec) -> bool:
@@ -90,9 +91,9 @@ def has_optimizer(case: CaseSpec) -> bool:
 
 
 class _Writer:
-    def __init__(self, case: CaseSpec, manner: Manner) -> None:
+    def __init__(self, case: CaseSpec, manner: Manner, depth: int) -> None:
         self.case, self.manner = case, manner
-        self.out = ProgramText()
+        self.out = ProgramText(depth=depth)
         self.recomputed = in_attribute(case)
         self.several = _several_pending(case.program)
         self.shape: Repeated = repeated(case.program)
@@ -129,7 +130,7 @@ class _Writer:
         left = list(ops)
         while left:
             op = left.pop(0)
-            if isinstance(op, Forward) and op.grad and not op.sync:
+            if isinstance(op, Forward) and waits(op) and not op.sync:
                 inside: list[Op] = [op]
                 while left and not isinstance(inside[-1], Backward):
                     inside.append(left.pop(0))
@@ -185,7 +186,8 @@ class _Writer:
                 yield "model.train()" if op.train else "model.eval()"
             case RequiresGrad():
                 held = held_in(self.case, op.parameters)
-                yield from statement("for name in ", _tuple(held), tail=":")
+                depth = self.out.depth + 1
+                yield from statement("for name in ", _tuple(held), depth=depth, tail=":")
                 yield "    if name in named:"
                 yield f"        named[name].requires_grad_({op.value})"
             case Flip():
@@ -214,7 +216,7 @@ class _Writer:
             yield from (*made, "with torch.no_grad():", *indented(self._outputs(module)))
         if self.manner.keep in ("loss.detach()", "x", "output"):
             yield f"kept.append({self.manner.keep})"
-        if self.several and op.grad:
+        if self.several and waits(op):
             yield "pending.append(loss)"
 
     def _inputs(self, index: _Index) -> Iterator[str]:
@@ -268,7 +270,7 @@ class _Writer:
         out = held_in(self.case, self.case.held_out, whole=True)
         parameters: Expression = "model.parameters()"
         if out:
-            self.out.lines += statement("held_out = ", _tuple(out))
+            self.out.add("held_out = ", _tuple(out))
             parameters = (
                 "[p for name, p in model.named_parameters() "
                 f"if {cleaned(self.case)} not in held_out]"
@@ -310,10 +312,19 @@ def _results(manner: Manner) -> str:
 
 
 def _average(case: CaseSpec) -> list[str]:
+    """What FSDP does with the gradients of the parameters that it manages."""
     each = ["dist.all_reduce(p.grad.div_(ranks))"]
     if may_lack_grads(case):
         each = ["if p.grad is not None:", *indented(each)]
-    return ["for p in model.parameters():", *indented(each)]
+    alone = sorted(fqn for fqn, owner in unit_owner(case).items() if owner is None)
+    if not alone:
+        return ["for p in model.parameters():", *indented(each)]
+    name = cleaned(case, fsdp=False) if recomputes(case) else "name"
+    test = Call(f"if {name} not in ", tuple(f'"{fqn}"' for fqn in alone), "[]")
+    return [
+        "for name, p in model.named_parameters():",
+        *indented([*statement("", test, depth=4, tail=":"), *indented(each)]),
+    ]
 
 
 def may_lack_grads(case: CaseSpec) -> bool:
@@ -350,7 +361,7 @@ def _several_pending(program: Sequence[Op]) -> bool:
     for op in program:
         if isinstance(op, Backward):
             pending = 0
-        elif isinstance(op, Forward) and op.grad:
+        elif isinstance(op, Forward) and waits(op):
             pending += 1
             most = max(most, pending)
     return most > 1

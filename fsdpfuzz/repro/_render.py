@@ -16,8 +16,8 @@ from fsdpfuzz.repro._program import Manner, ProgramText, program_text
 from fsdpfuzz.repro._quote import quote
 from fsdpfuzz.repro._state import functions, taken
 from fsdpfuzz.repro._structure import CheckText
-from fsdpfuzz.repro._wrap import Lines, checkpointed, in_attribute, sharded
-from fsdpfuzz.spec import Buffered, CaseSpec, Fsdp2Plan, case_places
+from fsdpfuzz.repro._wrap import Lines, checkpointed, in_attribute, recomputes, sharded
+from fsdpfuzz.spec import CaseSpec, Fsdp2Plan
 from fsdpfuzz.verdict import Finding
 
 _SETUP = """
@@ -63,12 +63,19 @@ class _Script:
         self.aim, self.case = aim, aim.case
         self.finding, self.context = finding, context
         self.checks: CheckText = check_text(aim, finding)
+        # What trains stands in a function or in a try, and FSDP's part there under an if.
+        depth = 1 if aim.reference or aim.kind == "raises" else 0
+        inside = depth + aim.reference if not taken(self.case) else 1
         manner = Manner(reference=aim.reference, keep=KEPT.get(aim.kind, ""))
-        self.program: ProgramText = program_text(self.case, manner)
-        self.shard: Lines = sharded(self.case)
-        self.replica: Lines = checkpointed(self.case) if self._recomputes() else Lines()
+        self.program: ProgramText = program_text(self.case, manner, depth)
+        self.shard: Lines = sharded(self.case, inside)
+        self.replica: Lines = checkpointed(self.case, 2) if recomputes(self.case) else Lines()
         self.state: Lines = functions(self.case)
-        self.model = model_text(self.case, in_attribute(self.case))
+        precise = all(unit.precision is None for unit in self.case.plan.units)
+        self.model = model_text(
+            self.case, in_attribute(self.case), two_dtypes=aim.reference and precise
+        )
+        self.depth = depth
 
     def lines(self) -> list[str]:
         recomputed = in_attribute(self.case)
@@ -89,18 +96,11 @@ class _Script:
         mesh = [_MESH] if isinstance(self.case.plan, Fsdp2Plan) else []
         return [*_SETUP, *mesh, *debug]
 
-    def _recomputes(self) -> bool:
-        """Whether the reference has to recompute, too, to come to the same result."""
-        return any(c.reentrant for c in self.case.checkpoints) or any(
-            isinstance(place.node, Buffered) and place.node.updates
-            for place in case_places(self.case)
-        )
-
     def _helpers(self) -> list[str]:
         """Functions where more than the training builds a model."""
         if not self._builds_more:
             return []
-        build = [*self._construction("dtype"), "return model"]
+        build = [*self._construction("dtype", 1), "return model"]
         lines = ["", "", "def build(dtype):", *indented(build)]
         if taken(self.case):
             lines += ["", "", "def shard(model):", *indented([*self.shard.lines, "return model"])]
@@ -110,21 +110,21 @@ class _Script:
     def _builds_more(self) -> bool:
         return bool(taken(self.case)) or any("build(" in line for line in self.checks.lines)
 
-    def _construction(self, dtype: str) -> list[str]:
+    def _construction(self, dtype: str, depth: int) -> list[str]:
         target = f"device, {dtype}" if dtype else "device"
         expression = self.model.expression
         lines = [f"torch.manual_seed({self.case.seed})"]
-        if len(flat(expression)) + len(f"model = .to({target})") + len(STEP) <= WIDTH:
+        if len(flat(expression)) + len(f"model = .to({target})") + depth * len(STEP) <= WIDTH:
             lines.append(f"model = {flat(expression)}.to({target})")
         else:
-            lines += [*statement("model = ", expression, depth=1), f"model.to({target})"]
-        return lines + changes(self.case)
+            lines += [*statement("model = ", expression, depth=depth), f"model.to({target})"]
+        return lines + changes(self.case, depth)
 
     def _train(self) -> list[str]:
         """A function that trains both the reference and FSDP."""
         lines = ["dtype = torch.float32 if fsdp else torch.float64"]
-        lines += ["model = build(dtype)"] if self._builds_more else self._construction("dtype")
-        lines += ["if fsdp:", *indented(self._sharding())]
+        lines += ["model = build(dtype)"] if self._builds_more else self._construction("dtype", 1)
+        lines += ["if fsdp:", *indented([*self._sharding(), *self.checks.sharded])]
         if self.replica.lines:
             lines += ["else:", *indented(self.replica.lines)]
         seen = ["if fsdp:", *indented(self.checks.seen)] if self.checks.seen else []
@@ -168,7 +168,7 @@ class _Script:
 
     def _run(self) -> list[str]:
         more = self._builds_more
-        lines = ["model = build(torch.float32)"] if more else self._construction("")
+        lines = ["model = build(torch.float32)"] if more else self._construction("", self.depth)
         return [*lines, *self._sharding(), *self.program.lines]
 
     def _raises(self) -> list[str]:

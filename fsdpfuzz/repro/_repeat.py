@@ -51,10 +51,15 @@ def _is_closed(block: Sequence[Op]) -> bool:
     """Whether a backward follows each forward that waits for one, none before its forward."""
     pending = 0
     for op in block:
-        if isinstance(op, Forward) and op.grad:
+        if isinstance(op, Forward) and waits(op):
             pending += 1
         elif isinstance(op, Backward):
             if not pending:
                 return False
             pending = 0
     return pending == 0
+
+
+def waits(op: Forward) -> bool:
+    """Whether the loss waits for a backward."""
+    return op.grad and not op.drop

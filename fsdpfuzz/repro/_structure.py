@@ -38,6 +38,8 @@ class CheckText(Lines):
     same; ``lines_before`` comes before both.
     """
 
+    sharded: list[str] = field(default_factory=list)
+    """What comes right after the sharding."""
     lines_before: list[str] = field(default_factory=list)
     right: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)

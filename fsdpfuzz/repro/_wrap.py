@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fsdpfuzz.repro._layout import Call, Expression, call, flat, indented, statement
+from fsdpfuzz.repro._layout import Call, Expression, call, indented, statement
 from fsdpfuzz.repro._model import CLASSES, attribute
 from fsdpfuzz.spec import (
+    Buffered,
     CaseSpec,
     Checkpoint,
     Fsdp1Plan,
@@ -32,10 +33,12 @@ class Lines:
 
     lines: list[str] = field(default_factory=list)
     imports: set[str] = field(default_factory=set)
+    depth: int = 0
+    """How far in the statements will stand."""
 
     def add(self, head: str, expression: Expression, tail: str = "") -> None:
         """Appends a statement."""
-        self.lines += statement(head, expression, tail=tail)
+        self.lines += statement(head, expression, depth=self.depth, tail=tail)
 
     def need(self, module: str, *names: str) -> None:
         """Notes imports."""
@@ -70,18 +73,26 @@ def in_attribute(case: CaseSpec) -> frozenset[str]:
     )
 
 
-def checkpointed(case: CaseSpec) -> Lines:
+def recomputes(case: CaseSpec) -> bool:
+    """Whether the reference has to recompute, too, to come to the same result."""
+    return any(c.reentrant for c in case.checkpoints) or any(
+        isinstance(place.node, Buffered) and place.node.updates for place in case_places(case)
+    )
+
+
+def checkpointed(case: CaseSpec, depth: int) -> Lines:
     """Checkpoints on a replica, which has no units."""
-    wraps = _Wraps()
+    wraps = _Wraps(depth=depth)
+    attributes = in_attribute(case)
     for checkpoint in case.checkpoints:
         if checkpoint.kind != "offload":
-            _place(wraps, checkpoint, inside_unit=False)
+            _place(wraps, checkpoint, inside_unit=checkpoint.path not in attributes)
     return wraps
 
 
-def sharded(case: CaseSpec) -> Lines:
+def sharded(case: CaseSpec, depth: int) -> Lines:
     """Checkpoints and units."""
-    wraps = _Wraps()
+    wraps = _Wraps(depth=depth)
     if isinstance(case.plan, Fsdp2Plan):
         _fsdp2(wraps, case, case.plan)
     elif case.plan.wrap == "nested":
@@ -157,16 +168,16 @@ def _policy(wraps: _Wraps, case: CaseSpec, plan: Fsdp1Plan) -> None:
             _place(wraps, checkpoint, inside_unit=inside)
     if plan.wrap == "module_classes":
         wraps.need("torch.distributed.fsdp.wrap", "ModuleWrapPolicy")
-        policy: Expression = call("ModuleWrapPolicy", _classes(case, plan))
+        policy = call("ModuleWrapPolicy", _classes(case, plan))
     else:
         wraps.need("torch.distributed.fsdp.wrap", "CustomPolicy")
         _named(wraps, case, plan, root)
-        policy = "CustomPolicy(lambda module: units.get(module, False))"
+        policy = call("CustomPolicy", "lambda module: units.get(module, False)")
     options = [*_options(wraps, root), "device_id=device"]
     if ignored:
         options.append("ignored_modules=ignored")
-    policy_text = f"auto_wrap_policy={flat(policy)}"
-    wraps.replace("", call("FSDP", "model", policy_text, *options), FSDP)
+    by = Call(f"auto_wrap_policy={policy.name}", policy.args)
+    wraps.replace("", call("FSDP", "model", by, *options), FSDP)
     for checkpoint in case.checkpoints:
         if not checkpoint.path and checkpoint.side == "around":
             _place(wraps, checkpoint, inside_unit=False)
@@ -180,7 +191,7 @@ def _classes(case: CaseSpec, plan: Fsdp1Plan) -> Expression:
         for name in CLASSES[kind]
         if kind in kinds or name.startswith("nn.")
     ]
-    return "{" + ", ".join(names) + "}" if names else "set()"
+    return Call("", tuple(names), "{}") if names else "set()"
 
 
 def _named(wraps: _Wraps, case: CaseSpec, plan: Fsdp1Plan, root: Fsdp1Unit) -> None:
@@ -269,7 +280,8 @@ def _shard(wraps: _Wraps, units: list[Fsdp2Unit]) -> None:
         return
     modules = call("", *(attribute(unit.path) for unit in units))
     wraps.add("for module in ", modules, ":")
-    inner = statement("", call("fully_shard", "module", "mesh=mesh", *options), depth=1)
+    each = call("fully_shard", "module", "mesh=mesh", *options)
+    inner = statement("", each, depth=wraps.depth + 1)
     wraps.lines += indented(inner)
 
 
