@@ -16,7 +16,7 @@ from fsdpfuzz.ranks._env import RankEnv
 def install(_: RankEnv) -> None:
     """Has each report say what the parts of its case took, in `RankReport.timings`."""
     spent: dict[str, float] = {}
-    for name in ("_broadcast", "_agree", "run_case"):
+    for name in ("_receive", "run_case"):
         setattr(_worker, name, _timed(getattr(_worker, name), name, spent))
     finish = _worker._with_usage
 
@@ -24,7 +24,7 @@ def install(_: RankEnv) -> None:
         started = time.perf_counter()
         report = finish(report)
         timings = {
-            "agree": spent.get("_broadcast", 0.0) + spent.get("_agree", 0.0),
+            "agree": spent.get("_receive", 0.0),
             "compare": spent.get("run_case", 0.0) - report.work_seconds,
             "report": time.perf_counter() - started,
         }

@@ -57,6 +57,15 @@ def install(env: RankEnv) -> None:
     _worker.run_case = misbehave
 
 
+def install_mishearing(env: RankEnv) -> None:
+    """Plants a rank 1 that decodes another case than it was sent."""
+    from fsdpfuzz.ranks import _worker
+
+    install(env)
+    if env.rank == 1:
+        setattr(_worker, "decode", lambda _: quick("all_raise"))  # noqa: B010 (not exported)
+
+
 def install_idle(env: RankEnv) -> None:
     """Plants a `run_case` that does nothing at all."""
     from fsdpfuzz.ranks import _worker

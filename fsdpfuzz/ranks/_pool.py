@@ -252,7 +252,7 @@ class Pool:
             number=self._number,
             digest=name,
         )
-        first: Order = Run(number=self._number, case=encode(case))
+        first: Order = Run(number=self._number, case=encode(case), digest=name)
         others = [Come(number=self._number)] * (self.world_size - 1)
         started = time.monotonic()
         try:

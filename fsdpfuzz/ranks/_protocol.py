@@ -36,10 +36,11 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
-    """To rank 0: the canonical JSON of the case to run."""
+    """To rank 0: the canonical JSON of the case to run, and its digest."""
 
     number: int
     case: bytes
+    digest: str
 
 
 class Come(msgspec.Struct, frozen=True, kw_only=True, tag="come"):

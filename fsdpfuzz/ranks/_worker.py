@@ -39,7 +39,7 @@ from fsdpfuzz.ranks._protocol import (
 )
 from fsdpfuzz.ranks._raised import describe
 from fsdpfuzz.ranks._train import run_case
-from fsdpfuzz.spec import decode, digest
+from fsdpfuzz.spec import CaseSpec, decode, digest
 
 __all__ = ["main", "run_case"]
 
@@ -47,7 +47,6 @@ __all__ = ["main", "run_case"]
 _NO_TIMEOUT = timedelta(days=7)
 _BUFFER = 8192
 _LENGTH_BYTES = 8
-_DIGEST_BYTES = 16
 
 
 def main(given: bytes, channel: socket.socket) -> None:
@@ -137,9 +136,7 @@ def _attempt(message: Order, env: RankEnv) -> RankReport:
     name = ""
     try:
         env.board.begin("broadcast")
-        case = decode(_broadcast(message.case if isinstance(message, Run) else None, env))
-        name = digest(case)
-        _agree(name, env)
+        name, case = _receive(message if isinstance(message, Run) else None, env)
         _drop_groups()
         report = run_case(case, env)
         if not isinstance(report, RankReport):
@@ -150,21 +147,36 @@ def _attempt(message: Order, env: RankEnv) -> RankReport:
     return _with_usage(report)
 
 
-def _broadcast(case: bytes | None, env: RankEnv) -> bytes:
+def _receive(given: Run | None, env: RankEnv) -> tuple[str, CaseSpec]:
+    """The digest and the case that rank 0 was given, through the process group.
+
+    :class:`ContractError` where a rank decodes another case than the digest says. So all
+    ranks compare with one, which needs no second collective.
+    """
+    sent = _broadcast(None if given is None else given.digest.encode() + b"\n" + given.case, env)
+    name, _, data = sent.partition(b"\n")
+    case = decode(data)
+    mine = digest(case)
+    if mine != name.decode(errors="replace"):
+        raise ContractError(f"case {name!r} was sent, but rank {env.rank} decoded {mine}")
+    return mine, case
+
+
+def _broadcast(data: bytes | None, env: RankEnv) -> bytes:
     """The bytes that rank 0 has; mostly one collective of fixed size."""
     room = _BUFFER - _LENGTH_BYTES
     buffer = torch.zeros(_BUFFER, dtype=torch.uint8)
-    if case is not None:
-        head = len(case).to_bytes(_LENGTH_BYTES, "little") + case[:room]
+    if data is not None:
+        head = len(data).to_bytes(_LENGTH_BYTES, "little") + data[:room]
         buffer[: len(head)] = _tensor(head)
-    data = _send(buffer, env)
-    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    seen = _send(buffer, env)
+    length = int.from_bytes(seen[:_LENGTH_BYTES], "little")
     if length <= room:
-        return data[_LENGTH_BYTES : _LENGTH_BYTES + length]
+        return seen[_LENGTH_BYTES : _LENGTH_BYTES + length]
     rest = torch.zeros(length - room, dtype=torch.uint8)
-    if case is not None:
-        rest[:] = _tensor(case[room:])
-    return data[_LENGTH_BYTES:] + _send(rest, env)
+    if data is not None:
+        rest[:] = _tensor(data[room:])
+    return seen[_LENGTH_BYTES:] + _send(rest, env)
 
 
 def _send(buffer: Tensor, env: RankEnv) -> bytes:
@@ -175,14 +187,6 @@ def _send(buffer: Tensor, env: RankEnv) -> bytes:
 
 def _tensor(data: bytes) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def _agree(name: str, env: RankEnv) -> None:
-    """:class:`ContractError` unless every rank decoded the same case."""
-    mine = _tensor(name.encode().ljust(_DIGEST_BYTES)[:_DIGEST_BYTES]).to(env.device)
-    everyone = [bytes(row) for row in _gather(mine, env)]
-    if len(set(everyone)) > 1:
-        raise ContractError(f"the ranks decoded different cases: {everyone}")
 
 
 def _gather(mine: Tensor, env: RankEnv) -> list[list[int]]:
@@ -198,7 +202,7 @@ def _group() -> ProcessGroup:
 
 
 def _drop_groups() -> None:
-    """Destroys groups that earlier cases made; every rank has just agreed, so none is in use."""
+    """Destroys groups that earlier cases made; every rank had answered them, so none is in use."""
     default = _group()
     for group in [group for group in distributed_c10d._world.pg_map if group is not default]:
         dist.destroy_process_group(group)

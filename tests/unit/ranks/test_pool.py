@@ -84,6 +84,16 @@ def test_a_case_that_was_begun_and_not_asked_for_is_given_up(pool: Pool) -> None
     assert pool.run(quick()).clean
 
 
+def test_a_rank_that_decodes_another_case_says_so() -> None:
+    plant = "tests.misbehaviour:install_mishearing"
+    with Pool(2, "gloo", deadlines=SHORT, plant=plant) as pool:
+        raised = dict(pool.run(quick()).raised())
+    assert set(raised) == {1}
+    assert raised[1].type == "ContractError"
+    assert digest(quick()) in raised[1].message
+    assert digest(quick("all_raise")) in raised[1].message
+
+
 def test_reports_say_what_a_rank_holds(pool: Pool) -> None:
     for report in pool.run(quick()).reports:
         assert report is not None

@@ -38,7 +38,7 @@ def test_frames_come_together_from_pieces(size: int) -> None:
 
 
 def test_orders_survive_the_way() -> None:
-    orders: list[Run | Come] = [Run(number=1, case=b'{"a": 1}'), Come(number=2)]
+    orders: list[Run | Come] = [Run(number=1, case=b'{"a": 1}', digest="ab"), Come(number=2)]
     bodies = Frames().feed(b"".join(map(frame, orders)))
     assert [order(body) for body in bodies] == orders
 
@@ -69,4 +69,4 @@ def test_a_frame_that_is_no_reply_is_garbage(body: bytes) -> None:
 
 def test_a_message_has_a_largest_size() -> None:
     with pytest.raises(ValueError, match=str(MAX_FRAME)):
-        frame(Run(number=1, case=bytes(MAX_FRAME)))
+        frame(Run(number=1, case=bytes(MAX_FRAME), digest=""))
