@@ -102,7 +102,8 @@ def _loosened(draw: Draw, case: CaseSpec) -> CaseSpec:
         units: list[Fsdp1Unit | Fsdp2Unit] = [plan.units[0]]
     else:
         units = list(plan.units)
-        if len(units) > 1 and chance(draw, 50):
+        # A tie that only one unit knows of is cut by it.
+        if chance(draw, 50) and len(units) > 1 and not case.ties:
             units.pop(between(draw, 0, len(units) - 1))
     if chance(draw, 50):
         i = between(draw, 0, len(units) - 1)

@@ -157,7 +157,8 @@ class _Walk:
                 inner = join(path, "branches", str(chosen))
                 return (yield from self.visit(node.children[chosen], inner, x, grad=grad))
             case Lora():
-                return x | (yield from self._plain(path, ("base", "down", "up"), x, grad=grad))
+                base = yield from self._plain(path, ("base",), x, grad=grad)
+                return base | (yield from self._plain(path, ("down", "up"), x, grad=grad))
             case Transformer():
                 names = self._names_below(path)
                 return own | (yield from self._plain(path, names, own, grad=grad, ours=False))
