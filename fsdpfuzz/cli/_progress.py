@@ -16,6 +16,7 @@ from fsdpfuzz.loop import (
     Notice,
     RunFinished,
     RunStarted,
+    Scripting,
     Shrinking,
 )
 
@@ -33,7 +34,7 @@ class Tally:
         self._findings = 0
         self._known = 0
         self._restarts = 0
-        self._shrinking = ""
+        self._doing = ""
 
     def take(self, event: Event) -> None:
         """Keeps up with an event."""
@@ -43,17 +44,17 @@ class Tally:
                 self._began = time.monotonic()
             case CaseDone():
                 self._examples, self._restarts = event.index, event.restarts
-                self._shrinking = ""
+                self._doing = ""
             case FindingMet(found=found):
                 self._known += found.known is not None
                 self._findings += found.known is None
             case Shrinking():
                 self._restarts = event.restarts
-                self._shrinking = (
-                    f", shrinking {event.key}: {event.tries} tried, {event.bytes} bytes"
-                )
+                self._doing = f", shrinking {event.key}: {event.tries} tried, {event.bytes} bytes"
+            case Scripting():
+                self._doing = f", writing and running the script of {event.key}"
             case FindingDone():
-                self._shrinking = ""
+                self._doing = ""
             case Notice() | RunFinished():
                 pass
 
@@ -64,7 +65,7 @@ class Tally:
         return (
             f"{self._examples}/{self._total} examples, {self._examples / seconds:.1f}/s, "
             f"findings {self._findings} new {self._known} known, "
-            f"restarts {self._restarts}{self._shrinking}"
+            f"restarts {self._restarts}{self._doing}"
         )
 
 

@@ -158,7 +158,7 @@ REPORT = "report.html"
 def _run(settings: RunSettings, json: Path | None) -> int:
     from fsdpfuzz.cli._progress import progress
     from fsdpfuzz.cli._table import print_summary
-    from fsdpfuzz.loop import run, summary_document, write_json
+    from fsdpfuzz.loop import run, summary_document, write_json, write_script
     from fsdpfuzz.show import Recorder, write_report
 
     recorder = Recorder(settings.session.known)
@@ -173,6 +173,6 @@ def _run(settings: RunSettings, json: Path | None) -> int:
                 write_report(settings.session.output / REPORT, recorder.record())
             show(event)
 
-        summary = run(settings, emit)
+        summary = run(settings, emit, script=write_script)
     print_summary(summary)
     return summary.exit_code

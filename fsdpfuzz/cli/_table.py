@@ -45,6 +45,9 @@ def _lines(found: Found) -> list[str]:
         textwrap.indent(found.message, "  "),
     ]
     lines.append(f"  case   {found.case}")
-    if found.repro is not None:
-        lines.append(f"  repro  {found.repro}")
+    script = found.script
+    if script is not None:
+        confirmed = "confirmed" if script.confirmed else "not confirmed"
+        lines.append(f"  repro  {script.path or 'none'} ({confirmed})")
+        lines += [f"         {line}" for line in (script.note, *script.ablation)]
     return lines

@@ -16,11 +16,13 @@ from fsdpfuzz.loop._events import (
     Rate,
     RunFinished,
     RunStarted,
+    Script,
+    Scripting,
     Shrinking,
     Summary,
 )
 from fsdpfuzz.loop._json import RESULT_SCHEMA, summary_document, write_json
-from fsdpfuzz.loop._ledger import Emit, Repro
+from fsdpfuzz.loop._ledger import Emit, WriteScript
 from fsdpfuzz.loop._machine import Resolved, guess_backend, installed_torch, resolve_machine
 from fsdpfuzz.loop._ports import Archive, KnownLike, PoolLike, Ports, Sighting, real_ports
 from fsdpfuzz.loop._profiles import PROFILES, Profile, profile_named, register_profiles
@@ -34,6 +36,7 @@ from fsdpfuzz.loop._properties import (
     set_scope,
 )
 from fsdpfuzz.loop._run import DIGESTS, Stopped, run
+from fsdpfuzz.loop._scripts import write_script
 from fsdpfuzz.loop._session import Examined, Session
 from fsdpfuzz.loop._settings import (
     APIS,
@@ -70,18 +73,20 @@ __all__ = [
     "Profile",
     "Property",
     "Rate",
-    "Repro",
     "Resolved",
     "RunFinished",
     "RunSettings",
     "RunStarted",
     "Scope",
+    "Script",
+    "Scripting",
     "Session",
     "SessionSettings",
     "Shrinking",
     "Sighting",
     "Stopped",
     "Summary",
+    "WriteScript",
     "default_known",
     "drawn",
     "guess_backend",
@@ -96,4 +101,5 @@ __all__ = [
     "set_scope",
     "summary_document",
     "write_json",
+    "write_script",
 ]

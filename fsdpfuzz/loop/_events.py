@@ -31,6 +31,20 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """The standalone script of a finding, and what came of running it."""
+
+    path: Path | None
+    """None where none could be written."""
+    confirmed: bool
+    """Whether it showed the finding when it was run."""
+    note: str
+    """The line that shows the finding, or why it was not confirmed."""
+    ablation: tuple[str, ...] = ()
+    """Lines that say which options the finding needs; none where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A finding as it stands: first met, or shrunk.
 
@@ -44,12 +58,18 @@ class Found:
     digest: str
     examples_to_find: int
     known: str | None = None
-    repro: Path | None = None
+    script: Script | None = None
+    """None for a known finding, and for one that the run did not come to write one for."""
     rate: Rate | None = None
     shrink_steps: int = 0
     shrunk: bool = False
     seconds: float = 0.0
     """Seconds into the run at which it was first met."""
+
+    @property
+    def repro(self) -> Path | None:
+        """The file of the script."""
+        return self.script.path if self.script is not None else None
 
     @property
     def message(self) -> str:
@@ -104,8 +124,15 @@ class Shrinking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scripting:
+    """The script of a finding is being written and run."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FindingDone:
-    """A finding was shrunk as far as it goes."""
+    """A finding was shrunk as far as it goes, and its script was run."""
 
     found: Found
 
@@ -161,4 +188,6 @@ class RunFinished:
     summary: Summary
 
 
-Event = RunStarted | CaseDone | FindingMet | Shrinking | FindingDone | Notice | RunFinished
+Event = (
+    RunStarted | CaseDone | FindingMet | Shrinking | Scripting | FindingDone | Notice | RunFinished
+)

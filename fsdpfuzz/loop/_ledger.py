@@ -5,15 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TextIO
 
 from fsdpfuzz.errors import ContractError
-from fsdpfuzz.loop._events import CaseDone, Counts, Event, FindingDone, FindingMet, Found
+from fsdpfuzz.loop._events import (
+    CaseDone,
+    Counts,
+    Event,
+    FindingDone,
+    FindingMet,
+    Found,
+    Script,
+    Scripting,
+)
 from fsdpfuzz.loop._session import Examined, Session
 
 Emit = Callable[[Event], None]
-Repro = Callable[[Path], Path | None]
+WriteScript = Callable[[Session, Found], Script]
 
 
 class Ledger:
@@ -22,7 +30,7 @@ class Ledger:
     Each pair of a finding's key and the known entry that explains it is booked once.
     """
 
-    def __init__(self, session: Session, emit: Emit, repro: Repro | None = None) -> None:
+    def __init__(self, session: Session, emit: Emit, script: WriteScript | None = None) -> None:
         self.session = session
         self.emit = emit
         self.counts = Counts()
@@ -31,7 +39,7 @@ class Ledger:
         self.done: set[str] = set()
         """Keys that are shrunk or will not be."""
         self.digests: TextIO | None = None
-        self._repro = repro
+        self._script = script
         self._found: dict[tuple[str, str | None], Found] = {}
         self._began = time.monotonic()
 
@@ -121,8 +129,11 @@ class Ledger:
                 self._finish(found)
 
     def _finish(self, found: Found) -> None:
-        if self._repro is not None:
-            found = replace(found, repro=self._repro(found.case))
-        self.done.add(found.finding.key)
-        self._found[found.finding.key, found.known] = found
+        key = found.finding.key
+        self.done.add(key)
+        self._found[key, found.known] = found
+        if self._script is not None:
+            self.emit(Scripting(key=key))
+            found = replace(found, script=self._script(self.session, found))
+            self._found[key, found.known] = found
         self.emit(FindingDone(found=found))

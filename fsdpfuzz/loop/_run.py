@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fsdpfuzz.errors import PoolError
 from fsdpfuzz.loop._events import Notice, RunFinished, RunStarted, Summary
-from fsdpfuzz.loop._ledger import Emit, Ledger, Repro
+from fsdpfuzz.loop._ledger import Emit, Ledger, WriteScript
 from fsdpfuzz.loop._properties import Property, properties_named
 from fsdpfuzz.loop._session import Session
 from fsdpfuzz.loop._settings import RunSettings
@@ -26,25 +26,31 @@ class Stopped(KeyboardInterrupt):
 
 
 def run(
-    settings: RunSettings, emit: Emit, *, session: Session | None = None, repro: Repro | None = None
+    settings: RunSettings,
+    emit: Emit,
+    *,
+    session: Session | None = None,
+    script: WriteScript | None = None,
 ) -> Summary:
     """Runs the properties and tells ``emit`` of everything that happens, in order.
 
     `KeyboardInterrupt`, and `Stopped` for other signals, ends the run early with a summary
-    of what was done, and so do ranks that cannot be started again. ``repro`` makes the
-    standalone script of a case's file. A session given by the caller stays open. The digests
-    of the generated cases are written to ``digests.txt`` in the output folder, one a line,
-    in order.
+    of what was done, and so do ranks that cannot be started again. ``script`` writes and runs
+    the standalone script of a new finding, as `write_script` does. A session given by the
+    caller stays open. The digests of the generated cases are written to ``digests.txt`` in
+    the output folder, one a line, in order.
     """
     if session is not None:
-        return _run(settings, emit, session, repro)
+        return _run(settings, emit, session, script)
     with Session(settings.session) as own:
-        return _run(settings, emit, own, repro)
+        return _run(settings, emit, own, script)
 
 
-def _run(settings: RunSettings, emit: Emit, session: Session, repro: Repro | None) -> Summary:
+def _run(
+    settings: RunSettings, emit: Emit, session: Session, script: WriteScript | None
+) -> Summary:
     properties = properties_named(settings.properties)
-    ledger = Ledger(session, emit, repro)
+    ledger = Ledger(session, emit, script)
     started = _started(settings, properties)
     emit(started)
     interrupted: int | None = None

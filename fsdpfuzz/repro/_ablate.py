@@ -48,7 +48,7 @@ class Variation:
 def ablate(
     case: CaseSpec,
     key: str,
-    examine: Callable[[CaseSpec], Verdict],
+    examine: Callable[[CaseSpec], Verdict | None],
     *,
     max_runs: int = MAX_RUNS,
     max_ranks: int = 4,
@@ -56,7 +56,8 @@ def ablate(
     """Changes one option of ``case`` at a time and asks ``examine`` whether ``key`` still shows.
 
     A change that FSDP refuses, or that leaves nothing to check, says nothing and is passed
-    over. At most ``max_runs`` cases are run, none on more than ``max_ranks`` ranks.
+    over. At most ``max_runs`` cases are run, none on more than ``max_ranks`` ranks; it also
+    ends where ``examine`` has had enough and gives None.
     """
     needed, absent, present = list[str](), list[str](), list[str]()
     runs, complete = 0, True
@@ -68,8 +69,11 @@ def ablate(
         if runs >= max_runs:
             complete = False
             break
-        runs += 1
         verdict = examine(variation.case)
+        if verdict is None:
+            complete = False
+            break
+        runs += 1
         if verdict.status in ("rejected", "vacuous"):
             continue
         shows = any(_is_same(key, found.key, case, variation.case) for found in verdict.findings)

@@ -31,17 +31,23 @@ class Ablation(msgspec.Struct, frozen=True, kw_only=True):
     """False where the bound on the runs was reached."""
 
     @property
-    def words(self) -> str:
-        """One sentence: ``fails only with ...; not with ...; also with ...``."""
-        parts = []
+    def lines(self) -> tuple[str, ...]:
+        """``fails only with ...``, ``not with ...``, ``also with ...``, as far as there is any."""
+        lines = []
         if self.needed:
-            parts.append(f"fails only with {_joined(self.needed)}")
+            lines.append(f"fails only with {_joined(self.needed)}")
         if self.absent:
-            parts.append(f"not {_joined(self.absent, 'or')}")
+            lines.append(f"not {_joined(self.absent, 'or')}")
         if self.present:
-            parts.append(f"also {_joined(self.present)}")
-        text = "; ".join(parts) or "no single option matters"
-        return text if self.complete else f"{text} (not all options were tried)"
+            lines.append(f"also {_joined(self.present)}")
+        if not lines:
+            lines.append("no single option matters")
+        return tuple(lines) if self.complete else (*lines, "not all options were tried")
+
+    @property
+    def words(self) -> str:
+        """The lines in one."""
+        return "; ".join(self.lines)
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):

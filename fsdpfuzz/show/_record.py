@@ -22,6 +22,8 @@ from fsdpfuzz.loop import (
     Notice,
     RunFinished,
     RunStarted,
+    Script,
+    Scripting,
     Shrinking,
     Summary,
 )
@@ -116,12 +118,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
 
 
-class _Note(msgspec.Struct, frozen=True, kw_only=True):
-    ablation: tuple[str, ...]
-    confirmation: Confirmation
-    confirmation_note: str
-
-
 class Recorder:
     """Takes the events of a run, in order, and makes a `RunRecord` of them at any time.
 
@@ -145,7 +141,6 @@ class Recorder:
         self._pairs = PairCounts()
         self._samples = Samples()
         self._notices: list[str] = []
-        self._notes: dict[Path, _Note] = {}
         self._restarts = 0
 
     def __call__(self, event: Event) -> None:
@@ -161,6 +156,8 @@ class Recorder:
                 self._restarts = event.restarts
             case Shrinking():
                 self._restarts = event.restarts
+            case Scripting():
+                return
             case FindingMet(found=found) | FindingDone(found=found):
                 self._found[found.finding.key, found.known] = found
             case Notice():
@@ -174,19 +171,6 @@ class Recorder:
                     ((found.finding.key, found.known), found) for found in summary.findings
                 )
         self._samples.add(self._sample())
-
-    def annotate(
-        self,
-        case: Path,
-        *,
-        ablation: tuple[str, ...] = (),
-        confirmation: Confirmation = "unknown",
-        note: str = "",
-    ) -> None:
-        """What was learnt of the finding whose case lies in the file ``case``."""
-        self._notes[case] = _Note(
-            ablation=ablation, confirmation=confirmation, confirmation_note=note
-        )
 
     def record(self) -> RunRecord:
         """The run as far as it has come. Reads the files of the findings' cases and repros."""
@@ -237,8 +221,8 @@ class Recorder:
     def _finding(self, found: Found) -> FindingRecord:
         finding = found.finding
         case, fault = _case_of(found.case)
-        note = self._notes.get(found.case)
-        record = FindingRecord(
+        script = found.script
+        return FindingRecord(
             key=finding.key,
             property=found.property_name,
             invariant=finding.invariant,
@@ -257,11 +241,11 @@ class Recorder:
             case=case,
             fault=fault,
             repro_path=str(found.repro) if found.repro is not None else "",
-            repro=_script(found.repro),
+            repro=_text(found.repro),
+            confirmation=_confirmation(script),
+            confirmation_note=script.note if script is not None else "",
+            ablation=script.ablation if script is not None else (),
         )
-        if note is None:
-            return record
-        return msgspec.structs.replace(record, **msgspec.structs.asdict(note))
 
     def _known_record(self, name: str, cases: int) -> KnownRecord:
         entry = self._known.get(name)
@@ -317,7 +301,13 @@ def _case_of(path: Path) -> tuple[CaseSpec | None, str]:
         return None, str(error)
 
 
-def _script(path: Path | None) -> str:
+def _confirmation(script: Script | None) -> Confirmation:
+    if script is None:
+        return "unknown"
+    return "confirmed" if script.confirmed else "not confirmed"
+
+
+def _text(path: Path | None) -> str:
     if path is None:
         return ""
     try:

@@ -347,20 +347,6 @@ def test_world_sizes_reach_the_strategy(bench: Bench) -> None:
     assert {pool.world_size for pool in bench.pools} == {2, 3}
 
 
-def test_a_script_is_asked_for_once_shrunk(bench: Bench) -> None:
-    bench.judge = two_faults
-    asked: list[Path] = []
-
-    def repro(case: Path) -> Path:
-        asked.append(case)
-        return case.with_suffix(".py")
-
-    with bench.session() as session:
-        summary = run(bench.settings(60), lambda _event: None, session=session, repro=repro)
-    assert sorted(asked) == sorted(found.case for found in summary.findings)
-    assert all(found.repro == found.case.with_suffix(".py") for found in summary.findings)
-
-
 def test_findings_with_one_key_count_once(bench: Bench) -> None:
     bench.judge = lambda case, _seen: verdict_of(
         Finding(invariant="i", symptom="mismatch", where="w", message=f"{outs_of(case)}")

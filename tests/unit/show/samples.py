@@ -18,6 +18,7 @@ from fsdpfuzz.loop import (
     Rate,
     RunFinished,
     RunStarted,
+    Script,
     Shrinking,
     Summary,
 )
@@ -220,16 +221,6 @@ def a_run(folder: Path, number: int = 300, known: Path | None = None) -> Recorde
     recorder = Recorder(known, clock=clock)
     for event in events(folder, number, clock):
         recorder(event)
-    for finding in recorder.record().findings[1:2]:
-        recorder.annotate(
-            Path(finding.path),
-            ablation=(
-                "fails only with use_orig_params=True and reentrant checkpointing",
-                "not with fsdp2, not at world size 3",
-            ),
-            confirmation="confirmed",
-            note="torchrun ended with exit code 1 after 4.2 s.",
-        )
     return recorder
 
 
@@ -311,7 +302,15 @@ def findings(folder: Path) -> tuple[Found, Found, Found]:
         case=paths[0],
         digest=digest(SMALL),
         examples_to_find=80,
-        repro=repro,
+        script=Script(
+            path=repro,
+            confirmed=True,
+            note="rank 0: reproduced: grad=1.25",
+            ablation=(
+                "fails only with use_orig_params=True and reentrant checkpointing",
+                "not with FSDP2 or at world size 3",
+            ),
+        ),
         shrink_steps=14,
         shrunk=True,
         seconds=7.2,

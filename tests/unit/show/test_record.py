@@ -33,12 +33,12 @@ def test_a_run(tmp_path: Path) -> None:
     assert last.seconds == pytest.approx(record.seconds)
 
 
-def test_a_finding_comes_with_case_repro_and_what_was_noted(tmp_path: Path) -> None:
+def test_a_finding_comes_with_case_script_and_what_came_of_it(tmp_path: Path) -> None:
     _, steady, flaky = a_record(tmp_path).findings
     assert steady.case == SMALL
     assert steady.repro == REPRO
     assert steady.confirmation == "confirmed"
-    assert steady.confirmation_note.startswith("torchrun")
+    assert steady.confirmation_note.startswith("rank 0: reproduced")
     assert len(steady.ablation) == 2
     assert (steady.shrunk, steady.shrink_steps, steady.examples_to_find) == (True, 14, 80)
     assert (flaky.rate, flaky.confirmation, flaky.repro) == ("failed 3 of 10", "unknown", "")

@@ -1,0 +1,43 @@
+"""Runs a standalone script with a fault planted, as one rank under torchrun.
+
+    torchrun --nproc-per-node N -m fsdpfuzz.ranks.under_plant MODULE:FUNCTION SCRIPT
+
+A script that was made of a planted fault shows it only where the fault is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from fsdpfuzz.ranks._board import Board
+from fsdpfuzz.ranks._env import RankEnv
+
+
+def main(plant: str, script: str) -> None:
+    """Calls the plant with the `RankEnv` that a pool would give it, then runs the script."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    cuda = torch.cuda.device_count() >= ranks
+    with tempfile.TemporaryDirectory() as folder:
+        env = RankEnv(
+            rank=rank,
+            world_size=ranks,
+            backend="nccl" if cuda else "gloo",
+            device=torch.device("cuda", rank) if cuda else torch.device("cpu"),
+            board=Board(Path(folder) / "board"),
+            folder=Path(folder),
+        )
+        module, _, function = plant.partition(":")
+        getattr(importlib.import_module(module), function)(env)
+        sys.argv = [script]
+        runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

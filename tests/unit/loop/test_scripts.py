@@ -1,0 +1,171 @@
+"""The script of a finding: what comes of it is said, whatever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fsdpfuzz.repro
+from fsdpfuzz.corpus import Entry, write_entry
+from fsdpfuzz.loop import Found, Rate, Script, Scripting, Session, Stopped, run, write_script
+from fsdpfuzz.repro import Verification
+from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.verdict import Finding, Verdict
+from tests.unit.loop.standins import (
+    Bench,
+    FakeKnown,
+    finding,
+    make_case,
+    outs_of,
+    steps_of,
+    verdict_of,
+)
+
+GRAD = Finding(
+    invariant="grad_parity",
+    symptom="mismatch",
+    where="fsdp2:other",
+    message="grad=1.5, but should be 0.5 within 1e-05 [0.weight, rank 0, program[1]]",
+    observed="1.5",
+    expected="0.5",
+    op=1,
+)
+
+
+BIG, LONG = finding("big"), finding("long")
+
+
+def by_length(case: CaseSpec, _seen: object) -> Verdict:
+    faults = [(BIG, max(outs_of(case)) > 100), (LONG, steps_of(case) >= 3)]
+    return verdict_of(*(fault for fault, holds in faults if holds))
+
+
+class Runner:
+    """Stands in for ``verify`` and answers as it is told."""
+
+    def __init__(self) -> None:
+        self.answer = Verification(outcome="reproduced", reason="rank 0: reproduced: grad")
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(
+        self, path: Path, ranks: int, backend: str, finding: Finding, **options: Any
+    ) -> Verification:
+        call = {"path": path, "ranks": ranks, "backend": backend, "finding": finding}
+        self.calls.append(call | options)
+        return self.answer
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
+    made = Runner()
+    monkeypatch.setattr(fsdpfuzz.repro, "verify", made)
+    return made
+
+
+def found_in(case: CaseSpec, folder: Path, rate: Rate | None = None) -> Found:
+    path = folder / "failures" / "grad.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_entry(path, Entry(case=case))
+    return Found(
+        finding=GRAD,
+        property_name="parity",
+        case=path,
+        digest="d",
+        examples_to_find=1,
+        rate=rate,
+    )
+
+
+def written(session: Session, folder: Path, rate: Rate | None = None) -> Script:
+    return write_script(session, found_in(make_case((4, 4), steps=2), folder, rate))
+
+
+def test_it_is_written_and_run(bench: Bench, runner: Runner, tmp_path: Path) -> None:
+    bench.judge = lambda case, _seen: verdict_of(*([GRAD] if len(case.program) == 6 else []))
+    with bench.session() as session:
+        script = written(session, tmp_path)
+    assert script.path == tmp_path / "repros" / "grad.py"
+    assert (script.confirmed, script.note) == (True, "rank 0: reproduced: grad")
+    text = script.path.read_text()
+    assert "torchrun --nproc-per-node 2 grad.py" in text
+    assert script.ablation
+    assert script.ablation[0] in " ".join(text.split())
+    (call,) = runner.calls
+    assert (call["path"], call["ranks"], call["backend"]) == (script.path, 2, "gloo")
+    assert (call["launcher"], call["attempts"]) == ((), 1)
+
+
+def test_one_that_shows_nothing_says_so(bench: Bench, runner: Runner, tmp_path: Path) -> None:
+    runner.answer = Verification(outcome="failed otherwise", reason="KeyError: 'x'\nmore")
+    with bench.session() as session:
+        script = written(session, tmp_path)
+    assert not script.confirmed
+    assert script.note.startswith("failed otherwise: KeyError: 'x'")
+    assert "\n" not in script.note
+    assert script.path is not None
+
+
+def test_a_flaky_one_is_tried_several_times_and_not_ablated(
+    bench: Bench, runner: Runner, tmp_path: Path
+) -> None:
+    with bench.session() as session:
+        script = written(session, tmp_path, Rate(failed=3, runs=10))
+    assert runner.calls[0]["attempts"] > 1
+    assert script.ablation == ()
+    assert bench.log == []
+    assert script.path is not None
+    assert "failed 3 of 10 runs" in script.path.read_text()
+
+
+def test_a_planted_fault_is_planted_under_the_script_too(
+    bench: Bench, runner: Runner, tmp_path: Path
+) -> None:
+    with bench.session(plant="tests.planted.units:second_unit_not_averaged") as session:
+        written(session, tmp_path)
+    assert runner.calls[0]["launcher"][-1] == "tests.planted.units:second_unit_not_averaged"
+
+
+def test_a_case_that_is_gone_costs_the_script_only(
+    bench: Bench, runner: Runner, tmp_path: Path
+) -> None:
+    found = found_in(make_case(), tmp_path)
+    found.case.unlink()
+    with bench.session() as session:
+        script = write_script(session, found)
+    assert (script.path, script.confirmed, runner.calls) == (None, False, [])
+    assert "grad.json" in script.note
+
+
+def test_a_script_is_asked_for_once_a_new_finding_is_shrunk(bench: Bench) -> None:
+    bench.judge = by_length
+    bench.known = FakeKnown(lambda _case, found: "K7" if found == BIG else None)
+    asked: list[str] = []
+
+    def script(_session: Session, found: Found) -> Script:
+        assert found.shrunk
+        asked.append(found.finding.key)
+        return Script(path=found.case.with_suffix(".py"), confirmed=True, note="")
+
+    with bench.session() as session:
+        settings = bench.settings(60)
+        summary = run(settings, bench.events.append, session=session, script=script)
+    assert asked == [LONG.key]
+    assert [event.key for event in bench.events if isinstance(event, Scripting)] == asked
+    repros = {found.known: found.repro for found in summary.findings}
+    long = next(found for found in summary.findings if found.known is None)
+    assert repros == {"K7": None, None: long.case.with_suffix(".py")}
+
+
+def test_a_run_that_ends_while_a_script_runs_keeps_the_finding(bench: Bench) -> None:
+    bench.judge = by_length
+
+    def script(_session: Session, _found: Found) -> Script:
+        raise Stopped(15)
+
+    with bench.session() as session:
+        settings = bench.settings(60)
+        summary = run(settings, bench.events.append, session=session, script=script)
+    assert summary.exit_code == 143
+    assert any(found.shrunk and found.script is None for found in summary.findings)
