@@ -42,6 +42,9 @@ _GO_ON = (45, 85, 70)
 _SMOOTH = ("gelu", "silu", "tanh", "softplus")
 """A kink would make float32 and float64 take different sides of it."""
 
+_SPARE = {"activation": 1, "gain": 2, "idle": 2}
+"""Choices without effect: what takes fewer than a linear layer would be simpler than one."""
+
 _MIN_NORM_WIDTH = {"layer": 3, "rms": 2}
 """Below, what is normalised is constant or a sign, and the gradient is rounding alone."""
 
@@ -153,6 +156,8 @@ def _block(growth: _Growth, width: int, *, depth: int, out: int | None, steady: 
 def _leaf(growth: _Growth, kind: str, width: int, out: int | None) -> Node:
     draw = growth.draw
     growth.leaves -= 1
+    for _ in range(_SPARE.get(kind, 0)):
+        between(draw, 0, 0)
     match kind:
         case "activation":
             return Activation(fn=_SMOOTH[between(draw, 0, 3)])  # type: ignore[arg-type]
