@@ -150,10 +150,14 @@ class Death(Record, frozen=True, kw_only=True):
 
 
 class Hang(Record, frozen=True, kw_only=True):
-    """Ranks had not answered when the deadline passed, or after another rank had failed."""
+    """Ranks had not answered when the deadline passed, or after another rank had failed.
+
+    Or they stood still while they certainly disagreed on a collective.
+    """
 
     ranks: tuple[int, ...]
     deadline: float
+    """Seconds that they had."""
     stages: tuple[str, ...] = ()
     """Per rank: what it was doing."""
     stacks: tuple[str, ...] = ()

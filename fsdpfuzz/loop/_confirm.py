@@ -28,10 +28,11 @@ def confirm(
 
     If each of ``reruns`` more runs shows the same keys, the finding stands. Otherwise the
     case is run ``flaky_runs`` times in all and every finding met carries its rate. A hang
-    that never comes back under the ceiling deadline, and whose ranks did not disagree on a
-    collective, was a slow case and no finding.
+    that never comes back under the ceiling deadline was a slow case and no finding; ranks
+    that disagreed on a collective were not slow, and get no longer deadline.
     """
     hung = any(finding.symptom == "hang" for finding in first[1].findings)
+    hung = hung and not _disagree(first[0])
     runs = [first]
     while len(runs) <= reruns:
         # Each patient rerun of a real hang costs the ceiling, so one has to do.

@@ -139,8 +139,7 @@ class Hunt:
             if not self._session.is_cached(case) and not budget.take():
                 return
             examined = self._session.examine(case)
-            if examined.fresh:
-                ledger.meet(examined, self._name)
+            ledger.meet(examined, self._name)
             finding = chase.pick(examined)
             if finding is None:
                 return

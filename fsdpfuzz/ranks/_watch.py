@@ -13,12 +13,27 @@ from fsdpfuzz.ranks._disagreement import find_disagreement
 from fsdpfuzz.ranks._protocol import Answer
 from fsdpfuzz.ranks._rank import Rank
 
+STALL = 1.0
+"""Seconds without a move after which ranks that certainly disagree are given up."""
+_LOOK = 0.25
+
 
 class Watch:
-    """``deadline`` counts from the start, ``grace`` from the first rank's failure; seconds."""
+    """``deadline`` counts from the start, ``grace`` from the first rank's failure; seconds.
+
+    Ranks that disagree on a collective for certain, and have not moved for ``stall``, will
+    not move any more: they need no deadline.
+    """
 
     def __init__(
-        self, crew: Crew, *, deadline: float, grace: float, number: int, digest: str
+        self,
+        crew: Crew,
+        *,
+        deadline: float,
+        grace: float,
+        number: int,
+        digest: str,
+        stall: float = STALL,
     ) -> None:
         self.reports: list[RankReport | None] = [None] * len(crew.ranks)
         self.deaths: list[Death] = []
@@ -27,7 +42,10 @@ class Watch:
         self._grace = grace
         self._number = number
         self._digest = digest
+        self._stall = stall
         self._failed_at = 0.0
+        self._boards: tuple[Reading, ...] = ()
+        self._moved_at = 0.0
 
     def wait(self, started: float) -> Hang | None:
         """Until all is known, or the hang that ended the waiting."""
@@ -36,16 +54,31 @@ class Watch:
             if not waiting:
                 return None
             now = time.monotonic()
-            end = started + self._deadline
+            patience = self._deadline
             if self._failed_at:
-                end = min(end, self._failed_at + self._grace)
-            if now >= end:
+                patience = min(patience, self._failed_at + self._grace - started)
+            long = now - started >= self._stall
+            if now - started >= patience or (long and self._is_stuck(waiting, now)):
                 # This process may have been stopped or starved: what came counts.
                 self._crew.poll(0.0)
                 self._crew.settle()
                 waiting = self._take_in()
-                return self._hang(waiting) if waiting else None
-            self._crew.poll(end - now)
+                return self._hang(waiting, now - started) if waiting else None
+            self._crew.poll(min(started + patience - now, _LOOK))
+
+    def _is_stuck(self, waiting: list[Rank], now: float) -> bool:
+        """Whether the ranks disagree for certain and have stood still."""
+        boards = self._crew.boards()
+        if boards != self._boards:
+            self._boards, self._moved_at = boards, now
+            return False
+        if now - self._moved_at < self._stall:
+            return False
+        return find_disagreement(boards, self._through(waiting)).certain
+
+    def _through(self, waiting: list[Rank]) -> frozenset[int]:
+        """The ranks that have answered or died."""
+        return frozenset(range(len(self._crew.ranks))) - {rank.rank for rank in waiting}
 
     def _take_in(self) -> list[Rank]:
         """Notes answers and deaths; the ranks that gave neither."""
@@ -95,14 +128,13 @@ class Watch:
         stage = self._crew.boards()[rank.rank].stage
         self.deaths.append(Death(rank=rank.rank, exitcode=code, stage=stage, output=output))
 
-    def _hang(self, waiting: list[Rank]) -> Hang:
+    def _hang(self, waiting: list[Rank], seconds: float) -> Hang:
         boards = self._crew.boards()
         stacks = self._crew.stacks()
-        through = frozenset(range(len(boards))) - {rank.rank for rank in waiting}
-        found = find_disagreement(boards, through)
+        found = find_disagreement(boards, self._through(waiting))
         return Hang(
             ranks=tuple(rank.rank for rank in waiting),
-            deadline=self._grace if self._failed_at else self._deadline,
+            deadline=min(seconds, self._grace if self._failed_at else self._deadline),
             stages=tuple(board.stage for board in boards),
             stacks=tuple(map(_with_collective, boards, stacks)),
             odd_ranks=found.odd_ranks,

@@ -154,11 +154,11 @@ def _receive(given: Run | None, env: RankEnv) -> tuple[str, CaseSpec]:
     ranks compare with one, which needs no second collective.
     """
     sent = _broadcast(None if given is None else given.digest.encode() + b"\n" + given.case, env)
-    name, _, data = sent.partition(b"\n")
-    case = decode(data)
+    name, _, data = sent.decode().partition("\n")
+    case = decode(data.encode())
     mine = digest(case)
-    if mine != name.decode(errors="replace"):
-        raise ContractError(f"case {name!r} was sent, but rank {env.rank} decoded {mine}")
+    if mine != name:
+        raise ContractError(f"case {name!r} was sent, but rank {env.rank} decoded {mine!r}")
     return mine, case
 
 

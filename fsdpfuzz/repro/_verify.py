@@ -83,6 +83,8 @@ def verify(
 def _run(command: list[str], backend: str, finding: Finding | None, timeout: float) -> Verification:
     mark = uuid.uuid4().hex
     environment = {**os.environ, _MARK: mark}
+    # What a rank prints in one go must not be cut by what another one prints.
+    environment.pop("PYTHONUNBUFFERED", None)
     if backend == "gloo":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     began = time.monotonic()

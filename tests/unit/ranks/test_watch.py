@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from fsdpfuzz.observations import Raised, RankReport
-from fsdpfuzz.ranks._board import Reading
+from fsdpfuzz.ranks._board import Collective, Reading
 from fsdpfuzz.ranks._crew import Crew
 from fsdpfuzz.ranks._protocol import Answer, Ready
 from fsdpfuzz.ranks._rank import Rank
@@ -27,6 +27,7 @@ class StillCrew:
         self.ranks = ranks
         self.waits: list[float] = []
         self._happen = happen
+        self.readings: tuple[Reading, ...] = ()
 
     def poll(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -36,7 +37,7 @@ class StillCrew:
         pass
 
     def boards(self) -> tuple[Reading, ...]:
-        return tuple(Reading(f"stage {rank.rank}") for rank in self.ranks)
+        return self.readings or tuple(Reading(f"stage {rank.rank}") for rank in self.ranks)
 
     def stacks(self) -> tuple[str, ...]:
         return tuple(f"stack {rank.rank}" for rank in self.ranks)
@@ -64,9 +65,12 @@ def watch(
     *,
     deadline: float = 60.0,
     grace: float = 60.0,
+    stall: float = 60.0,
 ) -> tuple[Watch, StillCrew]:
     crew = StillCrew(ranks, happen)
-    made = Watch(cast(Crew, crew), deadline=deadline, grace=grace, number=7, digest="d")
+    made = Watch(
+        cast(Crew, crew), deadline=deadline, grace=grace, number=7, digest="d", stall=stall
+    )
     return made, crew
 
 
@@ -110,6 +114,59 @@ def test_after_a_failure_only_the_grace_is_waited(ranks: list[Rank]) -> None:
     assert hang is not None
     assert (hang.ranks, hang.deadline, hang.after_failure) == ((0,), 0.05, True)
     assert max(crew.waits) <= 0.05
+
+
+def at(number: int, name: str, numel: int = 4) -> Reading:
+    return Reading("case:backward[1]", number, 0, (Collective(number, name, numel, "float32"),))
+
+
+@pytest.mark.parametrize(
+    ("readings", "stuck"),
+    [
+        ((at(1, "all_gather"), at(1, "reduce_scatter")), True),
+        ((at(1, "all_gather"), at(1, "all_gather", 6)), True),
+        ((at(1, "all_gather"), at(1, "all_gather")), False),
+        ((at(1, "all_gather"), Reading("case:forward[0]")), False),
+    ],
+    ids=["another collective", "another size", "the same", "one is slow"],
+)
+def test_ranks_that_disagree_for_certain_and_stand_still_need_no_deadline(
+    ranks: list[Rank], readings: tuple[Reading, ...], *, stuck: bool
+) -> None:
+    def happen(ranks: list[Rank]) -> None:
+        if len(crew.waits) == 8:
+            for rank in ranks:
+                rank.inbox.append(answer(rank.rank))
+
+    watching, crew = watch(ranks, happen, stall=0.0)
+    crew.readings = readings
+    hang = watching.wait(time.monotonic())
+    assert (hang is not None) is stuck
+    assert len(crew.waits) == (2 if stuck else 8)
+    if hang is not None:
+        assert (hang.ranks, hang.mismatched) == ((0, 1), True)
+
+
+def test_ranks_that_move_are_not_stuck_whatever_they_disagree_on(ranks: list[Rank]) -> None:
+    def happen(ranks: list[Rank]) -> None:
+        number = len(crew.waits)
+        crew.readings = (at(number, "all_gather"), at(number, "broadcast"))
+        if number == 5:
+            for rank in ranks:
+                rank.inbox.append(answer(rank.rank))
+
+    watching, crew = watch(ranks, happen, stall=0.0)
+    assert watching.wait(time.monotonic()) is None
+
+
+def test_a_rank_that_ended_without_a_collective_is_not_waited_for(ranks: list[Rank]) -> None:
+    ranks[1].inbox.append(answer(1))
+    watching, crew = watch(ranks, stall=0.0)
+    crew.readings = (at(1, "all_gather"), Reading("idle"))
+    hang = watching.wait(time.monotonic())
+    assert hang is not None
+    assert (hang.ranks, hang.odd_ranks, hang.after_failure) == ((0,), (1,), False)
+    assert "ended without a collective #1" in hang.disagreement
 
 
 @pytest.mark.parametrize(
