@@ -13,9 +13,9 @@ from fsdpfuzz.ranks._disagreement import find_disagreement
 from fsdpfuzz.ranks._protocol import Answer
 from fsdpfuzz.ranks._rank import Rank
 
-STALL = 1.0
+STALL = 0.8
 """Seconds without a move after which ranks that certainly disagree are given up."""
-_LOOK = 0.25
+_LOOK = 0.2
 
 
 class Watch:
@@ -57,7 +57,7 @@ class Watch:
             patience = self._deadline
             if self._failed_at:
                 patience = min(patience, self._failed_at + self._grace - started)
-            long = now - started >= self._stall
+            long = now - started >= min(self._grace, self._stall)
             if now - started >= patience or (long and self._is_stuck(waiting, now)):
                 # This process may have been stopped or starved: what came counts.
                 self._crew.poll(0.0)

@@ -70,7 +70,8 @@ class _Script:
         self.program: ProgramText = program_text(self.case, manner, depth)
         self.shard: Lines = sharded(self.case, inside)
         self.replica: Lines = checkpointed(self.case, 2) if recomputes(self.case) else Lines()
-        self.state: Lines = functions(self.case)
+        called = [*self.program.lines, *self.program.functions, *self.checks.lines]
+        self.state: Lines = functions(self.case, "\n".join(called))
         precise = all(unit.precision is None for unit in self.case.plan.units)
         self.model = model_text(
             self.case, in_attribute(self.case), two_dtypes=aim.reference and precise

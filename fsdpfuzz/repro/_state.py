@@ -35,17 +35,19 @@ def only_on_rank0(case: CaseSpec, op: StateDict) -> bool:
     return op.form == "full" and (op.rank0_only or op.cpu_offload)
 
 
-def functions(case: CaseSpec) -> Lines:
-    """``save(model)`` and ``restored(state)`` for each kind of state dict in the program."""
+def functions(case: CaseSpec, used: str) -> Lines:
+    """``save(model)`` and ``restored(state)`` for each state dict, if ``used`` calls them."""
     out = Lines()
+    first = isinstance(case.plan, Fsdp1Plan)
     for op in taken(case):
         save, restored = names(case, op)
-        first = isinstance(case.plan, Fsdp1Plan)
-        body = _save1(out, op) if first else _save2(out, op)
-        out.lines += ["", "", f"def {save}(model):", *indented(body)]
-        body = _load1(out, op) if first else _load2(out, case, op)
-        out.lines += ["", "", f"def {restored}(state):", *indented([*_OTHER, *body])]
-        out.lines.append("    return model")
+        if f"{save}(" in used:
+            body = _save1(out, op) if first else _save2(out, op)
+            out.lines += ["", "", f"def {save}(model):", *indented(body)]
+        if f"{restored}(" in used:
+            body = _load1(out, op) if first else _load2(out, case, op)
+            out.lines += ["", "", f"def {restored}(state):", *indented([*_OTHER, *body])]
+            out.lines.append("    return model")
     return out
 
 

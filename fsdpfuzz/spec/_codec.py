@@ -76,7 +76,7 @@ def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     return data
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
 def digest(case: CaseSpec) -> str:
     """16 hexadecimal digits that name the case, equal across processes and machines."""
     return hashlib.sha256(encode(case)).hexdigest()[:16]

@@ -136,7 +136,7 @@ def _width_after_loop(node: Residual | Repeat, width: int, at: str) -> int:
     return width
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def places(model: Node, width: int) -> tuple[Place, ...]:
     """All places of the model, parents before children, as ``named_modules`` orders them."""
     out = tuple(_walk(model, width, path="", at="$.model", depth=0))
