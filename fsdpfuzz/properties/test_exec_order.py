@@ -1,0 +1,15 @@
+"""Ranks that take another path are told so, and only they."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdpfuzz.loop import Session
+from fsdpfuzz.properties._documents import run_seed
+from fsdpfuzz.seeds import EXEC_ORDER, Seed
+
+
+@pytest.mark.parametrize("seed", EXEC_ORDER, ids=lambda seed: seed.name)
+def test_documents(seed: Seed, fsdpfuzz_session: Session) -> None:
+    """Each parametrisation of document 003 passes."""
+    run_seed(seed, fsdpfuzz_session, "exec_order")
