@@ -140,6 +140,11 @@ GROUND: dict[str, Ground] = {
         holds=state.takes_local_state_of_originals,
         leave=state.with_sharded_state,
     ),
+    "fsdp1_no_shard_quiet_unit_state": Ground(
+        why="a state dict with a unit under NO_SHARD that gets no gradient: its entries are lost",
+        holds=state.takes_state_of_unsharded_quiet_unit,
+        leave=state.with_sharded_quiet_units,
+    ),
     "fsdp2_tracked_idle_unit": Ground(
         why="the memory tracker looks for the whole parameters of a unit that was never called",
         holds=state.tracks_idle_unit,

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.spec import CaseSpec, Fsdp1Plan, StateDict, case_places, planned_units
+from fsdpfuzz.spec import (
+    CaseSpec,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    StateDict,
+    case_places,
+    planned_units,
+    quiet_units,
+    unit_of,
+)
 
-STATE_GROUND = ("fsdp1_offloaded_full_state", "fsdp1_local_state_of_originals")
+STATE_GROUND = (
+    "fsdp1_offloaded_full_state",
+    "fsdp1_local_state_of_originals",
+    "fsdp1_no_shard_quiet_unit_state",
+)
 TRACKER_GROUND = "fsdp2_tracked_idle_unit"
 
 
@@ -50,6 +63,38 @@ def with_sharded_state(case: CaseSpec) -> CaseSpec:
             for op in case.program
         ),
     )
+
+
+def _unsharded_quiet_units(case: CaseSpec) -> tuple[str, ...]:
+    """Units of fsdp1 under ``NO_SHARD`` that show original parameters and get no gradient."""
+    return tuple(
+        path
+        for path in quiet_units(case, case_places(case))
+        if isinstance(unit := unit_of(case.plan, path), Fsdp1Unit)
+        and unit.use_orig_params
+        and unit.sharding == "NO_SHARD"
+    )
+
+
+def takes_state_of_unsharded_quiet_unit(case: CaseSpec) -> bool:
+    """Whether a state dict is taken with such a unit in the model."""
+    takes = any(isinstance(op, StateDict) for op in case.program)
+    return takes and bool(_unsharded_quiet_units(case))
+
+
+def with_sharded_quiet_units(case: CaseSpec) -> CaseSpec:
+    """Shards such units."""
+    quiet, plan = _unsharded_quiet_units(case), case.plan
+    if not isinstance(plan, Fsdp1Plan):
+        return case
+    everywhere = plan.wrap == "module_classes"
+    units = tuple(
+        msgspec.structs.replace(unit, sharding="FULL_SHARD")
+        if everywhere or unit.path in quiet
+        else unit
+        for unit in plan.units
+    )
+    return msgspec.structs.replace(case, plan=msgspec.structs.replace(plan, units=units))
 
 
 def idle_units(case: CaseSpec) -> tuple[str, ...]:
