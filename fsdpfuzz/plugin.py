@@ -132,9 +132,14 @@ class CaseItem(pytest.Item):
     def runtest(self) -> None:
         """Reads the file, runs the case and judges it."""
         from fsdpfuzz.corpus import read_entry
+        from fsdpfuzz.seeds import SEEDS, fitting, lacking
 
-        entry = read_entry(self.path)
-        session_of(self.config).check(entry.case, "replay")
+        case = read_entry(self.path).case
+        session = session_of(self.config)
+        backend = session.settings.backend
+        if needs := lacking(case, SEEDS, backend):
+            pytest.skip(f"it needs {needs}")
+        session.check(fitting(case, SEEDS, backend), "replay")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Findings and bad files in words, anything else with its traceback."""

@@ -1,4 +1,4 @@
-"""``fsdpfuzz corpus``: list, show, add, prune, check."""
+"""``fsdpfuzz corpus``: list, show, add, prune, check, seeds."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def add(app: typer.Typer) -> None:
     group.command(name="add")(add_command)
     group.command(name="prune")(prune_command)
     group.command(name="check")(check_command)
+    group.command(name="seeds")(seeds_command)
     app.add_typer(group, name="corpus")
 
 
@@ -105,6 +106,18 @@ def prune_command(
         word = "would go" if dry_run else "removed"
         print(one_line(f"{removal.path}: {word}, {removal.reason}: {removal.instead}"))
     print(f"{len(removals)} {'file' if len(removals) == 1 else 'files'}")
+
+
+def seeds_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that takes them.")] = CORPUS
+    / "seeds",
+) -> None:
+    """Write the seeds, one case a file, over those that are there."""
+    from fsdpfuzz.corpus import write_seeds
+
+    usable_folder(folder, "DIR")
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"{len(write_seeds(folder))} seeds in {folder}")
 
 
 def check_command(

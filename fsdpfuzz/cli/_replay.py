@@ -40,6 +40,7 @@ def replay_command(
     Exit code 1 if one fails that is not known, 2 if a file is no case.
     """
     from fsdpfuzz.loop import resolve_machine
+    from fsdpfuzz.seeds import SEEDS, fitting, lacking
 
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
     known_path = known_file(known)
@@ -53,7 +54,10 @@ def replay_command(
     failures = 0
     with Session(settings) as session:
         for path, entry in entries:
-            examined = session.examine(entry.case)
+            if needs := lacking(entry.case, SEEDS, machine.backend):
+                print(f"{path}: skipped, it needs {needs}", flush=True)
+                continue
+            examined = session.examine(fitting(entry.case, SEEDS, machine.backend))
             failures += bool(examined.verdict.findings if strict else examined.news)
             print(f"{path}: {outcome(entry, examined)}", flush=True)
     raise typer.Exit(1 if failures else 0)

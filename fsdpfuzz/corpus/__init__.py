@@ -22,6 +22,7 @@ from fsdpfuzz.corpus._maintain import (
     prunable,
     rows,
 )
+from fsdpfuzz.corpus._seeds import seed_entries, write_seeds
 from fsdpfuzz.corpus._store import Store, slug
 from fsdpfuzz.corpus._write import write_atomically
 
@@ -45,7 +46,9 @@ __all__ = [
     "prunable",
     "read_entry",
     "rows",
+    "seed_entries",
     "slug",
     "write_atomically",
     "write_entry",
+    "write_seeds",
 ]

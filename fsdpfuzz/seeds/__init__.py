@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.seeds._base import Seed, fitting, with_seeds
+from fsdpfuzz.seeds._base import Seed, fitting, lacking, with_seeds
 from fsdpfuzz.seeds._checkpoint import CHECKPOINT
 from fsdpfuzz.seeds._exec_order import EXEC_ORDER
 from fsdpfuzz.seeds._fine_tune import FINE_TUNE
@@ -22,6 +22,7 @@ __all__ = [
     "Seed",
     "by_family",
     "fitting",
+    "lacking",
     "with_seeds",
 ]
 

@@ -47,6 +47,14 @@ def fitting(case: CaseSpec, seeds: Iterable[Seed], backend: str) -> CaseSpec:
     return case
 
 
+def lacking(case: CaseSpec, seeds: Iterable[Seed], backend: str) -> str:
+    """What a seed's case needs and a machine under ``backend`` lacks; empty for any other case."""
+    for seed in seeds:
+        if seed.case == case:
+            return ", ".join(seed.needs) if seed.on(backend) is None else ""
+    return ""
+
+
 def with_seeds(seeds: Iterable[Seed]) -> Callable[[T], T]:
     """Stacks the seeds on a ``@given`` test as explicit examples, the first one outermost."""
 
