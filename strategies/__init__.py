@@ -14,8 +14,11 @@ if __name__ != "fsdpfuzz.strategies":
         name=__name__,
     )
 
+from fsdpfuzz.strategies._activations import checkpoint_cases
 from fsdpfuzz.strategies._cases import cases
 from fsdpfuzz.strategies._checkpoints import checkpoint_placements
+from fsdpfuzz.strategies._exec_order import exec_order_cases
+from fsdpfuzz.strategies._fine_tuning import fine_tune_cases
 from fsdpfuzz.strategies._freeze import freeze_masks, ties
 from fsdpfuzz.strategies._ground import GROUND, MISUSE, known_ground
 from fsdpfuzz.strategies._memory import memory_cases
@@ -29,7 +32,10 @@ __all__ = [
     "MISUSE",
     "TREE_FEATURES",
     "cases",
+    "checkpoint_cases",
     "checkpoint_placements",
+    "exec_order_cases",
+    "fine_tune_cases",
     "freeze_masks",
     "fsdp1_plans",
     "fsdp2_plans",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.spec import (
     CaseSpec,
+    Checkpoint,
     Dense,
     Fsdp1Plan,
     Gain,
@@ -79,7 +80,7 @@ def _cases(
     needs = ground.needs if ground else ""
     data = draw(inputs())
     width = data.width if isinstance(data, Dense) else 0
-    square = needs == "tie" or chance(draw, 19)
+    square = chance(draw, 19) or needs == "tie"
     model = draw(module_trees(width, square=square))
     if needs == "scalar":
         model = _appended(model, Gain(scalar=True))
@@ -98,13 +99,13 @@ def _cases(
     case = _with_rest(draw, case)
     if ground and needs != "tie":
         case = ground.enter(draw, case)
-    case = _off_ground(case, open_to)
+    case = off_ground(case, open_to)
     if None in owners_among(case_places(case), case.plan).values():
         case = steer.wrap_root(case)  # FSDP does not synchronise what no unit manages
     return case
 
 
-def _off_ground(case: CaseSpec, open_to: frozenset[str]) -> CaseSpec:
+def off_ground(case: CaseSpec, open_to: frozenset[str] = frozenset()) -> CaseSpec:
     """Leaves the ground that is not open; leaving one kind can put a case on another."""
     for _ in range(len(_grounds(case.api))):
         before = case
@@ -180,20 +181,26 @@ def _with_rest(draw: Draw, case: CaseSpec) -> CaseSpec:
     )
     if isinstance(data, Dense) and any(checkpoint.reentrant for checkpoint in checkpoints):
         data = msgspec.structs.replace(data, requires_grad=True)
-    if found[0].kind in getattr(case.plan, "classes", ()):
-        # Classes would find the root once more, inside of what is around it.
-        checkpoints = tuple(
-            checkpoint if checkpoint.path else msgspec.structs.replace(checkpoint, side="around")
-            for checkpoint in checkpoints
-        )
     return msgspec.structs.replace(
         case,
         inputs=data,
         frozen=frozen,
-        checkpoints=checkpoints,
+        checkpoints=around_a_found_root(case, checkpoints),
         program=draw(programs()),
         optimizer=draw(optimizers()),
         seed=between(draw, 0, LOTS - 1),
+    )
+
+
+def around_a_found_root(
+    case: CaseSpec, checkpoints: tuple[Checkpoint, ...]
+) -> tuple[Checkpoint, ...]:
+    """Classes would find the root once more, inside of what is around it."""
+    if case_places(case)[0].kind not in getattr(case.plan, "classes", ()):
+        return checkpoints
+    return tuple(
+        checkpoint if checkpoint.path else msgspec.structs.replace(checkpoint, side="around")
+        for checkpoint in checkpoints
     )
 
 

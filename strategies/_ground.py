@@ -19,6 +19,7 @@ from fsdpfuzz.spec import (
     units_among,
 )
 from fsdpfuzz.strategies import _leave as leave
+from fsdpfuzz.strategies import _order_ground as order
 from fsdpfuzz.strategies import _state_ground as state
 from fsdpfuzz.strategies import _steer as steer
 from fsdpfuzz.strategies._choose import Draw
@@ -144,6 +145,21 @@ GROUND: dict[str, Ground] = {
         why="a state dict with a unit under NO_SHARD that gets no gradient: its entries are lost",
         holds=state.takes_state_of_unsharded_quiet_unit,
         leave=state.with_sharded_quiet_units,
+    ),
+    "fsdp1_order_error_of_originals": Ground(
+        why="use_orig_params: the error on the order fails for lack of a parameter's name",
+        holds=order.errs_on_originals,
+        leave=order.with_flat_parameters,
+    ),
+    "fsdp1_hooks_of_a_dropped_forward": Ground(
+        why="a forward without backward, then another requires_grad: an assertion on its hooks",
+        holds=order.drops_before_a_change,
+        leave=order.without_drops,
+    ),
+    "fsdp2_changed_while_whole": Ground(
+        why="requires_grad changed while a forward left the root whole: the shards don't follow",
+        holds=order.changes_while_whole,
+        leave=order.without_lone_forwards,
     ),
     "fsdp2_tracked_idle_unit": Ground(
         why="the memory tracker looks for the whole parameters of a unit that was never called",

@@ -147,7 +147,8 @@ def _block(growth: _Growth, width: int, *, depth: int, out: int | None, steady: 
     kind = pick(growth.draw, (*kinds, "linear") if len(kinds) > 1 else kinds)
     if width == TOKENS:
         # As many choices as a linear layer, so that shrinking can put one for the other.
-        return Embedding(out=_width(growth), rows=growth.square or between(growth.draw, 1, 9))
+        out, rows = _width(growth), between(growth.draw, 1, 9)
+        return Embedding(out=out, rows=growth.square or rows)
     if kind in growth.containers:
         return _container(growth, kind, width, depth, out, steady)
     return _leaf(growth, kind, width, out)
@@ -191,9 +192,8 @@ def _width(growth: _Growth, out: int | None = None) -> int:
     """A width, most often ``out`` where a chain has to end with that."""
     if out is not None and not chance(growth.draw, 31):
         return out
-    if growth.square is not None:
-        return growth.square
-    return between(growth.draw, 1, MAX_WIDTH)
+    chosen = between(growth.draw, 1, MAX_WIDTH)
+    return chosen if growth.square is None else growth.square  # no fewer choices if square
 
 
 def _container(

@@ -51,6 +51,24 @@ def _memory(scope: Scope) -> SearchStrategy[CaseSpec]:
     return memory_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
 
 
+def _checkpoint(scope: Scope) -> SearchStrategy[CaseSpec]:
+    from fsdpfuzz.strategies import checkpoint_cases
+
+    return checkpoint_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
+
+
+def _fine_tune(scope: Scope) -> SearchStrategy[CaseSpec]:
+    from fsdpfuzz.strategies import fine_tune_cases
+
+    return fine_tune_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
+
+
+def _exec_order(scope: Scope) -> SearchStrategy[CaseSpec]:
+    from fsdpfuzz.strategies import exec_order_cases
+
+    return exec_order_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
+
+
 PROPERTIES: dict[str, Property] = {
     item.name: item
     for item in (
@@ -68,6 +86,21 @@ PROPERTIES: dict[str, Property] = {
             name="memory",
             about="a rank holds its shards and no more; the memory tracker counts right",
             strategy=_memory,
+        ),
+        Property(
+            name="checkpoint",
+            about="recomputing and offloading activations changes nothing but memory",
+            strategy=_checkpoint,
+        ),
+        Property(
+            name="fine_tune",
+            about="what is frozen stays as it is, trains otherwise nowhere, and is resharded",
+            strategy=_fine_tune,
+        ),
+        Property(
+            name="exec_order",
+            about="ranks that take another path are told so: in time, once, and only they",
+            strategy=_exec_order,
         ),
     )
 }

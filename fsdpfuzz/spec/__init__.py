@@ -46,6 +46,7 @@ from fsdpfuzz.spec._contract import (
     split_ties,
 )
 from fsdpfuzz.spec._delicate import (
+    changes_after_lone_forward,
     identity_units,
     kept_quiet_units,
     quiet_units,
@@ -192,6 +193,7 @@ __all__ = [
     "backward_reshards",
     "calls",
     "case_places",
+    "changes_after_lone_forward",
     "check",
     "common_root",
     "decode",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from fsdpfuzz.spec._case import CaseSpec
 from fsdpfuzz.spec._model import Idle, Node, Repeat, Sequential
 from fsdpfuzz.spec._plan import Fsdp1Unit
+from fsdpfuzz.spec._program import Backward, Flip, Forward, RequiresGrad
 from fsdpfuzz.spec._tree import Parameter, Place
 from fsdpfuzz.spec._units import frozen_names, owners_among, unit_of, units_among, within
 
@@ -38,8 +39,13 @@ def single_element_units(case: CaseSpec, found: Sequence[Place]) -> tuple[str, .
 
 
 def quiet_units(case: CaseSpec, found: Sequence[Place]) -> tuple[str, ...]:
-    """Units that manage parameters, none of which gets a gradient: all frozen or unused."""
-    frozen = frozen_names(case)
+    """Units that manage parameters, none of which gets a gradient: all frozen or unused.
+
+    Also those that are so for a part of the program only.
+    """
+    frozen = frozen_names(case).union(
+        *(op.parameters for op in case.program if isinstance(op, RequiresGrad) and not op.value)
+    )
     return tuple(
         path
         for path, parameters in owned_parameters(case, found).items()
@@ -83,6 +89,22 @@ def reentrant_scopes(case: CaseSpec, found: Sequence[Place]) -> dict[str, str]:
         else:
             scopes[path] = "whole"
     return scopes
+
+
+def changes_after_lone_forward(case: CaseSpec) -> bool:
+    """Whether ``requires_grad`` changes while the latest forward has had no backward.
+
+    What that forward left behind, whole parameters or hooks, belongs to the time before.
+    """
+    lone = False
+    for op in case.program:
+        if isinstance(op, Forward):
+            lone = True
+        elif isinstance(op, Backward):
+            lone = False
+        elif lone and isinstance(op, RequiresGrad | Flip):
+            return True
+    return False
 
 
 def delicate(case: CaseSpec, found: Sequence[Place]) -> Iterator[tuple[str, str]]:

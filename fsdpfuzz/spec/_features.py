@@ -10,10 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fsdpfuzz.spec._case import CaseSpec
 from fsdpfuzz.spec._contract import mixed_units, split_ties
-from fsdpfuzz.spec._delicate import delicate
+from fsdpfuzz.spec._delicate import changes_after_lone_forward, delicate
 from fsdpfuzz.spec._model import Branches, Buffered, Norm, Repeat, Transformer
 from fsdpfuzz.spec._plan import Fsdp1Plan, Fsdp1Unit, Fsdp2Unit
-from fsdpfuzz.spec._program import Backward, Dense, Forward, StateDict, Step, ZeroGrad
+from fsdpfuzz.spec._program import (
+    Backward,
+    Dense,
+    Flip,
+    Forward,
+    RequiresGrad,
+    StateDict,
+    Step,
+    ZeroGrad,
+)
 from fsdpfuzz.spec._tree import Place, case_places
 from fsdpfuzz.spec._units import (
     frozen_names,
@@ -58,6 +67,10 @@ FEATURES: dict[str, str] = {
     "inputs": "dense, sequence (dense with a length), tokens",
     "optimizer": "sgd, adam, adamw, none",
     "accumulation": "off, sync, no_sync",
+    "debug_level": "OFF, INFO, DETAIL",
+    "flips": "no, all, some (of the ranks, at one time or another)",
+    "refrozen": "no, yes (requires_grad changes during the program), after lone forward (and at "
+    "that time a forward lies back that no backward followed)",
     "steps": "number of optimizer steps",
     "state_dict": "no, full, sharded, local, several (different forms)",
     "state_offload": "on when a state dict is offloaded to the CPU",
@@ -227,6 +240,13 @@ def _program(case: CaseSpec) -> Iterator[tuple[str, str]]:
     yield "inputs", sequence if dense else "tokens"
     yield "optimizer", case.optimizer.name if case.optimizer else "none"
     yield "accumulation", _accumulation(case)
+    yield "debug_level", case.debug_level
+    flips = [op for op in case.program if isinstance(op, Flip)]
+    everyone = all(len(set(op.ranks)) == case.world_size for op in flips)
+    yield "flips", ("all" if everyone else "some") if flips else "no"
+    changes = any(isinstance(op, Flip | RequiresGrad) for op in case.program)
+    lone = changes and changes_after_lone_forward(case)
+    yield "refrozen", ("after lone forward" if lone else "yes") if changes else "no"
     yield "steps", str(sum(isinstance(op, Step) for op in case.program))
     resets = [op.set_to_none for op in case.program if isinstance(op, ZeroGrad)]
     yield "zero_grad", _one(("none" if r else "zero" for r in resets), none="never")

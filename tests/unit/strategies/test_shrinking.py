@@ -182,7 +182,8 @@ def test_cases_with_two_units(api: str) -> None:
     case = minimal(strategies.cases(apis=(api,)), lambda c: len(planned_units(c)) > 1)
     assert len(planned_units(case)) == 2
     assert len(case_places(case)) <= 3
-    off(case, "units", "nesting", "bare_unit", "residual", "own_parameter", "unused", "wrap")
+    model = ("residual", "own_parameter", "unused", "merge")
+    off(case, "units", "nesting", "bare_unit", "wrap", *model)
 
 
 @pytest.mark.parametrize("api", ["fsdp1", "fsdp2"])
