@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sys
 import warnings
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -16,6 +17,8 @@ from unittest import mock
 from fsdpfuzz.observations import RankReport
 from fsdpfuzz.repro import Context, render
 from fsdpfuzz.spec import CaseSpec
+
+STAGE = "script"
 
 if TYPE_CHECKING:
     from fsdpfuzz.ranks._env import RankEnv
@@ -29,7 +32,7 @@ def compare_losses(env: RankEnv) -> None:
 
     def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         report = train(case, env)
-        env.board.stage("script:forward[0]")
+        env.board.stage(f"{STAGE}:forward[0]")
         losses = printed_losses(render(case, None, Context(), print_losses=True), env)
         expected = [loss.hex() for loss in report.subjects[0].losses]
         assert losses == expected, f"script: {losses}, ranks: {expected}"
@@ -46,7 +49,7 @@ def check_parity(env: RankEnv) -> None:
 
     def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         report = train(case, env)
-        env.board.stage("script:forward[0]")
+        env.board.stage(f"{STAGE}:forward[0]")
         said = run_script(render(case, None, Context()), env)
         assert said == (f"rank {env.rank}: not reproduced\n", 0), said
         return report
@@ -71,6 +74,7 @@ def run_script(script: str, env: RankEnv) -> tuple[str, int]:
         mock.patch.dict(os.environ, place),
         mock.patch.object(dist, "init_process_group"),
         mock.patch.object(dist, "destroy_process_group"),
+        mock.patch.object(os, "_exit", sys.exit),
         contextlib.redirect_stdout(out),
         warnings.catch_warnings(),
     ):

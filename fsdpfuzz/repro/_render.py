@@ -30,11 +30,15 @@ torch.set_num_threads(1)
 """.strip().split("\n")
 _MESH = "mesh = dist.init_device_mesh(device.type, (ranks,))"
 _VERDICT = (
-    'print(f"rank {rank}:", "\\n".join(wrong) or "not reproduced")',
-    "dist.destroy_process_group()",
-    "raise SystemExit(1 if wrong else 0)",
+    'print(f"rank {rank}:", "\\n".join(wrong) or "not reproduced", flush=True)',
+    "dist.barrier()",
+    "os._exit(1 if wrong else 0)  # gloo's threads can abort an ordinary exit",
 )
-_END = ('print(f"rank {rank}: not reproduced")', "dist.destroy_process_group()")
+_END = (
+    'print(f"rank {rank}: not reproduced", flush=True)',
+    "dist.barrier()",
+    "os._exit(0)  # gloo's threads can abort an ordinary exit",
+)
 _SYNCHRONISE = ("if cuda:", "    torch.cuda.synchronize()")
 _AVERAGES = "if not fsdp:"
 _MAX_FRAGMENT = 60

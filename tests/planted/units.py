@@ -41,6 +41,28 @@ def second_unit_parts_the_ranks(env: RankEnv) -> None:
         _in_place_of_reduce_scatter(1, lambda *_: dist.barrier())
 
 
+def second_unit_raises(_: RankEnv) -> None:
+    """The reduce-scatter of the second unit fails on all ranks."""
+    _in_place_of_reduce_scatter(1, _fail)
+
+
+def second_unit_raises_on_one_rank(env: RankEnv) -> None:
+    """The reduce-scatter of the second unit fails on rank 1."""
+    if env.rank == 1:
+        _in_place_of_reduce_scatter(1, _fail)
+
+
+def second_unit_stays_whole(_: RankEnv) -> None:
+    """The second unit is not resharded after anything."""
+    number, reshard = _count_units(), FSDPParamGroup.reshard
+
+    def forgetful(self: Any) -> None:
+        if number(self) != 1:
+            reshard(self)
+
+    _put(FSDPParamGroup, "reshard", forgetful)
+
+
 def second_unit_kills_its_rank(env: RankEnv) -> None:
     """Rank 1 dies in the reduce-scatter of the second unit."""
     if env.rank == 1:
@@ -57,6 +79,10 @@ def two_at_once(env: RankEnv) -> None:
             reshard(self)
 
     _put(FSDPParamGroup, "reshard", forgetful)
+
+
+def _fail(*_: Tensor) -> None:
+    raise RuntimeError("planted: the reduce-scatter failed")
 
 
 def _in_place_of_reduce_scatter(unit: int, scatter: Scatter) -> None:

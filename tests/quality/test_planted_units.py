@@ -2,72 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fsdpfuzz.corpus import read_entry
-from fsdpfuzz.loop import (
-    PROFILES,
-    Found,
-    RunSettings,
-    SessionSettings,
-    Summary,
-    default_known,
-    run,
-    write_script,
+from fsdpfuzz.spec import Backward, Step
+from tests.planted.hunting import (
+    UNITS,
+    assert_shown_by_its_script,
+    case_of,
+    found_by,
+    hunt,
+    linears,
 )
-from fsdpfuzz.repro import verify
-from fsdpfuzz.spec import Backward, CaseSpec, Linear, Step, case_places
 
-UNITS = "tests.planted.units"
 STATE = "tests.quality.planted_state"
-MAX_LINES = 60
-
-
-SHORT = replace(PROFILES["dev"], shrink_seconds=40.0)
-
-
-def hunt(plant: str, folder: Path, *, property_name: str = "parity", number: int = 30) -> Summary:
-    settings = RunSettings(
-        session=SessionSettings(
-            output=folder, known=default_known(), plant=plant, seed=5, profile=SHORT
-        ),
-        properties=(property_name,),
-        max_examples=number,
-        apis=("fsdp2",),
-        database=None,
-    )
-    return run(settings, lambda _: None, script=write_script)
-
-
-def found_by(summary: Summary, start: str) -> Found:
-    """The first new finding whose key starts so."""
-    new = [found for found in summary.findings if found.known is None]
-    for found in new:
-        if found.finding.key.startswith(start):
-            return found
-    pytest.fail(f"no {start} among {[found.finding.key for found in new]}")
-
-
-def case_of(found: Found) -> CaseSpec:
-    return read_entry(found.case).case
-
-
-def linears(case: CaseSpec) -> int:
-    return sum(isinstance(place.node, Linear) for place in case_places(case))
-
-
-def assert_shown_by_its_script(found: Found, *, lines: int = MAX_LINES) -> None:
-    """The script shows the finding where the fault is, as the run has seen, and only there."""
-    script = found.script
-    assert script is not None
-    assert script.path is not None
-    assert script.confirmed, script.note
-    assert len(script.path.read_text().splitlines()) <= lines
-    without = verify(script.path, case_of(found).world_size, "gloo", found.finding)
-    assert without.outcome == "not reproduced", without.output
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""Short hunts for planted faults, and what their findings have to come with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fsdpfuzz.corpus import read_entry
+from fsdpfuzz.loop import (
+    PROFILES,
+    Backend,
+    Found,
+    RunSettings,
+    SessionSettings,
+    Summary,
+    default_known,
+    run,
+    write_script,
+)
+from fsdpfuzz.repro import verify
+from fsdpfuzz.spec import CaseSpec, Linear, case_places
+
+UNITS = "tests.planted.units"
+MAX_LINES = 60
+
+
+def hunt(
+    plant: str,
+    folder: Path,
+    *,
+    property_name: str = "parity",
+    number: int = 30,
+    backend: Backend = "gloo",
+    shrink_seconds: float = 40.0,
+) -> Summary:
+    """A run of fsdp2 cases under a plant, with scripts."""
+    profile = replace(PROFILES["dev"], shrink_seconds=shrink_seconds)
+    settings = RunSettings(
+        session=SessionSettings(
+            backend=backend,
+            output=folder,
+            known=default_known(),
+            plant=plant,
+            seed=5,
+            profile=profile,
+        ),
+        properties=(property_name,),
+        max_examples=number,
+        apis=("fsdp2",),
+        database=None,
+    )
+    return run(settings, lambda _: None, script=write_script)
+
+
+def found_by(summary: Summary, start: str) -> Found:
+    """The first new finding whose key starts so."""
+    new = [found for found in summary.findings if found.known is None]
+    for found in new:
+        if found.finding.key.startswith(start):
+            return found
+    pytest.fail(f"no {start} among {[found.finding.key for found in new]}")
+
+
+def case_of(found: Found) -> CaseSpec:
+    """The case of a finding, as it was saved."""
+    return read_entry(found.case).case
+
+
+def linears(case: CaseSpec) -> int:
+    """How many linear layers of their own its model has."""
+    return sum(isinstance(place.node, Linear) for place in case_places(case))
+
+
+def assert_shown_by_its_script(
+    found: Found, *, lines: int = MAX_LINES, backend: Backend = "gloo"
+) -> None:
+    """The script shows the finding where the fault is, as the run has seen, and only there."""
+    script = found.script
+    assert script is not None
+    assert script.path is not None
+    assert script.confirmed, script.note
+    assert len(script.path.read_text().splitlines()) <= lines
+    without = verify(script.path, case_of(found).world_size, backend, found.finding)
+    assert without.outcome == "not reproduced", without.output

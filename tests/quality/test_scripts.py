@@ -1,0 +1,78 @@
+"""A script does what the ranks did, bit for bit.
+
+40 cases by default; ``FSDPFUZZ_SCRIPTS=500`` takes more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from fsdpfuzz.loop import PROPERTIES, Scope
+from fsdpfuzz.observations import Observation
+from fsdpfuzz.ranks import Pool
+from fsdpfuzz.seeds import SEEDS, Seed
+from fsdpfuzz.spec import CaseSpec, as_document
+from tests.scripts_in_ranks import STAGE
+
+NUMBER = int(os.environ.get("FSDPFUZZ_SCRIPTS", "40"))
+DRAWN = st.one_of([item.strategy(Scope()) for item in PROPERTIES.values()])
+SMALL = [seed for seed in SEEDS if seed.document != "004" and not seed.needs]
+
+
+def pool_with(plant: str) -> Iterator[Pool]:
+    with Pool(2, "gloo", plant=f"tests.scripts_in_ranks:{plant}") as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def comparing() -> Iterator[Pool]:
+    yield from pool_with("compare_losses")
+
+
+@pytest.fixture(scope="module")
+def checking() -> Iterator[Pool]:
+    yield from pool_with("check_parity")
+
+
+def failures(seen: Observation) -> list[str]:
+    """What went wrong in the scripts; what goes wrong in the ranks is not at issue."""
+    return [error.message for _, error in seen.raised() if error.stage.startswith(STAGE)]
+
+
+@settings(
+    max_examples=NUMBER,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+@given(case=DRAWN)
+def test_a_script_computes_the_losses_of_the_ranks(case: CaseSpec, comparing: Pool) -> None:
+    assert failures(comparing.run(case)) == [], as_document(case)
+
+
+@pytest.mark.parametrize("seed", SMALL[::7], ids=lambda seed: seed.name)
+def test_the_script_of_a_seed_computes_the_losses_of_the_ranks(seed: Seed, comparing: Pool) -> None:
+    assert failures(comparing.run(seed.case)) == []
+
+
+@settings(
+    max_examples=NUMBER // 2,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+@given(case=DRAWN)
+def test_a_script_finds_nothing_where_the_ranks_find_nothing(
+    case: CaseSpec, checking: Pool
+) -> None:
+    seen = checking.run(case)
+    assert not seen.clean or failures(seen) == [], as_document(case)
