@@ -80,7 +80,8 @@ def _exec_order_cases(
         if api == "fsdp1"
         else _fsdp2(draw, model, width)
     )
-    stepping = chance(draw, 60)
+    # What accumulates over a flip would stay in a path that nobody takes any more.
+    stepping = chance(draw, 60) or when != "never"
     frozen = chance(draw, 50)
     inactive = tuple(
         parameter.fqn
@@ -165,9 +166,7 @@ def _fsdp2(draw: Draw, model: Node, width: int) -> Fsdp2Plan:
 def _program(draw: Draw, when: When, world_size: int, stepping: bool) -> tuple[Op, ...]:
     iteration: tuple[Op, ...] = (Forward(), Backward())
     if stepping:
-        iteration = (*iteration, Step())
-    if stepping or when == "all":  # no gradient of the path left behind stays for later
-        iteration = (*iteration, ZeroGrad())
+        iteration = (*iteration, Step(), ZeroGrad())
     before = iteration * between(draw, 1, MAX_ITERATIONS)
     after = iteration * between(draw, 1, 2)
     evaluated, cycles = chance(draw, 40), between(draw, 1, 2)

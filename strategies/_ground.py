@@ -131,6 +131,11 @@ GROUND: dict[str, Ground] = {
         holds=leave.has_identity_unit,
         leave=leave.without_identity_units,
     ),
+    "fsdp1_no_shard_prefetch_recomputed": Ground(
+        why="NO_SHARD, original parameters, forward prefetch, recomputation: gradients get lost",
+        holds=leave.prefetches_into_recomputed,
+        leave=leave.without_forward_prefetch,
+    ),
     "fsdp1_offloaded_full_state": Ground(
         why="a full state dict with CPU offload, of a model on the CPU: storages of size 0",
         holds=state.offloads_full_state,

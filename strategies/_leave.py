@@ -12,6 +12,7 @@ from fsdpfuzz.spec import (
     Op,
     Step,
     case_places,
+    features,
     identity_units,
     kept_quiet_units,
     reentrant_scopes,
@@ -107,3 +108,23 @@ def without_identity_units(case: CaseSpec) -> CaseSpec:
     for path in paths:
         case = without_unit(case, path)
     return case
+
+
+def prefetches_into_recomputed(case: CaseSpec) -> bool:
+    """Whether forward prefetch meets a recomputed unit of original parameters, unsharded."""
+    plan = case.plan
+    return (
+        isinstance(plan, Fsdp1Plan)
+        and any(unit.sharding == "NO_SHARD" for unit in plan.units)
+        and any(unit.use_orig_params for unit in plan.units)
+        and any(unit.forward_prefetch for unit in plan.units)
+        and features(case)["recomputed_unit"] == "on"
+    )
+
+
+def without_forward_prefetch(case: CaseSpec) -> CaseSpec:
+    """No unit prefetches in forward."""
+    if not isinstance(case.plan, Fsdp1Plan):
+        return case
+    units = tuple(msgspec.structs.replace(unit, forward_prefetch=False) for unit in case.plan.units)
+    return with_plan(case, msgspec.structs.replace(case.plan, units=units))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from fsdpfuzz.corpus._entry import decode_strictly
 from fsdpfuzz.errors import CaseError
-from fsdpfuzz.spec import CaseSpec, as_document, decode, features, read_bounded
+from fsdpfuzz.spec import CaseSpec, as_document, decode, features, read_bounded, variant_of
 from fsdpfuzz.verdict import Finding
 
 _MAX_BYTES = 8 << 20
@@ -52,12 +53,14 @@ class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The smallest case that shows it, as a case document."""
 
     def matches(self, case: CaseSpec, finding: Finding, *, torch: str, backend: str) -> bool:
-        """Whether it explains ``finding`` in ``case``."""
+        """Whether it explains ``finding`` in ``case``, or in that twin of it which shows it."""
         return (
-            self._has_key(finding.key)
-            and self.applies(torch=torch, backend=backend)
+            self.applies(torch=torch, backend=backend)
             and re.search(self.message, finding.message) is not None
-            and _has_features(case, self.when)
+            and any(
+                self._has_key(key) and _has_features(run, self.when)
+                for run, key in _runs(case, finding)
+            )
         )
 
     def applies(self, *, torch: str, backend: str) -> bool:
@@ -129,6 +132,18 @@ class Ledger:
             for entry in self._known.entries
             if not self._counts[entry.id] and entry.applies(torch=torch, backend=backend)
         )
+
+
+def _runs(case: CaseSpec, finding: Finding) -> Iterator[tuple[CaseSpec, str]]:
+    """What may have shown the finding, each with the key that it has without twins."""
+    key, told = finding.key, finding.message
+    for twin in case.twins:
+        named = f"{case.api}:{twin.name}:"
+        if f"/{named}" in key or f"[{twin.name}:" in told:
+            yield variant_of(case, twin), key.replace(f"/{named}", f"/{case.api}:", 1)
+            if finding.invariant != "twins_agree":
+                return
+    yield case, key
 
 
 def known_document(entries: tuple[KnownFinding, ...]) -> bytes:

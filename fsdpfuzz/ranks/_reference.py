@@ -36,9 +36,11 @@ from fsdpfuzz.spec import (
     CaseSpec,
     Flip,
     Forward,
+    Fsdp1Unit,
     RequiresGrad,
     StateDict,
     case_places,
+    unit_of,
     unit_owner,
 )
 
@@ -67,6 +69,9 @@ class Replica:
         owners = unit_owner(case)
         self._alone = {self._name(fqn) for fqn, owner in owners.items() if owner is None}
         """Parameters that no unit manages: nobody averages their gradients."""
+        self._replaced = {self._name(fqn) for fqn in _offloaded(case)}
+        """Parameters whose gradients fsdp1 replaces: it documents that it does not accumulate
+        reduced gradients under CPU offload (``FullyShardedDataParallel``, "Limitations")."""
         self._flips = any(isinstance(op, Flip) for op in case.program)
         self.averages = dtype == torch.float64 or needs_averaging(case, model)
         self.model = model if self.averages else _ddp(case, model, env)
@@ -114,7 +119,7 @@ class Replica:
         """Adds to what the optimizer will see, and clears the local gradient."""
         self._parameters[name].grad = None
         if grad is not None:
-            before = self._reduced.get(name)
+            before = None if name in self._replaced else self._reduced.get(name)
             self._reduced[name] = grad if before is None else before + grad
 
     def before_step(self) -> None:
@@ -170,9 +175,18 @@ def needs_averaging(case: CaseSpec, model: nn.Module) -> bool:
         or any(isinstance(op, Forward) and op.target for op in case.program)
         or any(place_.kind == "switch" for place_ in case_places(case))
         or None in unit_owner(case).values()
+        or any(_offloaded(case))
         or any(isinstance(op, Forward) and op.drop for op in case.program)
         or _repeated_forwards(case)
     )
+
+
+def _offloaded(case: CaseSpec) -> Iterator[str]:
+    """FQNs of the parameters in units of fsdp1 that offload them to the CPU."""
+    for fqn, owner in unit_owner(case).items():
+        unit = None if owner is None else unit_of(case.plan, owner)
+        if isinstance(unit, Fsdp1Unit) and unit.cpu_offload:
+            yield fqn
 
 
 def _repeated_forwards(case: CaseSpec) -> bool:

@@ -70,7 +70,8 @@ class Likeness:
             self._parts[quantity, op] = held
             return
         found = _Difference(quantity, "*", op, self.exact)
-        usual = self.pattern._parts[quantity, op]
+        # Without gradients where a backward of the case had nothing to go back through.
+        usual = self.pattern._parts.get((quantity, op), {})
         for fqn, parts in held.items():
             if fqn in skipped:
                 continue

@@ -52,10 +52,13 @@ class Situation:
     flat: dict[str, bool] = field(default_factory=dict)
     """``requires_grad`` of each flat parameter (fsdp1 without ``use_orig_params``) by unit."""
     owners: dict[str, str | None] = field(default_factory=dict)
+    tied: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The targets of the ties of each source."""
 
     def require(self, names: Iterable[str], value: bool) -> None:
         """Freezes or unfreezes parameters; a flat parameter follows any of its parts."""
-        for name in names:
+        sources = list(names)
+        for name in (*sources, *(target for s in sources for target in self.tied.get(s, ()))):
             self.trained[name] = value
             owner = self.owners[name]
             if owner in self.flat:
@@ -66,6 +69,8 @@ def situations(case: CaseSpec, rank: int) -> Iterator[tuple[int, Op, Situation]]
     """Each operation with its index and the situation in which ``rank`` runs it."""
     found = case_places(case)
     now = Situation(owners=owners_among(found, case.plan))
+    for tie in case.ties:
+        now.tied[tie.source] = (*now.tied.get(tie.source, ()), tie.target)
     children = {p.path: len(p.node.children) for p in found if isinstance(p.node, Switch)}
     frozen = frozen_names(case)
     now.trained = {fqn: fqn not in frozen for fqn in now.owners}
