@@ -75,8 +75,9 @@ def _exec_order_cases(
     model, orig = _model(draw, alike)
     width = between(draw, 1, MAX_WIDTH)
     data = Dense(width=width, batch=between(draw, 1, 3), requires_grad=chance(draw, 25))
+    together = when in ("never", "all")
     plan: Plan = (
-        _fsdp1(draw, model, width, orig, static=when in ("never", "all"))
+        _fsdp1(draw, model, width, orig, together=together)
         if api == "fsdp1"
         else _fsdp2(draw, model, width)
     )
@@ -98,7 +99,7 @@ def _exec_order_cases(
         plan=plan,
         frozen=inactive if frozen else (),
         optimizer=Optimizer() if stepping else None,
-        program=_program(draw, when, world_size, stepping),
+        program=_program(draw, when, world_size, stepping, together=together),
         debug_level=level,
     )
     return off_ground(case, ground if opened else frozenset())
@@ -143,12 +144,12 @@ def _units(draw: Draw, model: Node, width: int) -> list[str]:
     return ["", *paths, *(["3"] if chance(draw, 40) else [])]
 
 
-def _fsdp1(draw: Draw, model: Node, width: int, orig: bool, *, static: bool) -> Fsdp1Plan:
-    """``forward_prefetch`` takes the order for static: not where ranks part from each other."""
+def _fsdp1(draw: Draw, model: Node, width: int, orig: bool, *, together: bool) -> Fsdp1Plan:
+    """Prefetching follows the order of before, on some ranks only once they have parted."""
     options: dict[str, Any] = {
         "sharding": pick(draw, _SHARDINGS),
-        "backward_prefetch": pick(draw, _PREFETCHES),
-        "forward_prefetch": chance(draw, 25) and static,
+        "backward_prefetch": pick(draw, _PREFETCHES) if together else None,
+        "forward_prefetch": together and chance(draw, 25),
         "use_orig_params": orig,
     }
     units = tuple(Fsdp1Unit(path=path, **options) for path in _units(draw, model, width))
@@ -163,13 +164,16 @@ def _fsdp2(draw: Draw, model: Node, width: int) -> Fsdp2Plan:
     return Fsdp2Plan(units=units)
 
 
-def _program(draw: Draw, when: When, world_size: int, stepping: bool) -> tuple[Op, ...]:
+def _program(
+    draw: Draw, when: When, world_size: int, stepping: bool, *, together: bool
+) -> tuple[Op, ...]:
+    """What an evaluation leaves whole is gathered again by those alone who come from elsewhere."""
     iteration: tuple[Op, ...] = (Forward(), Backward())
     if stepping:
         iteration = (*iteration, Step(), ZeroGrad())
     before = iteration * between(draw, 1, MAX_ITERATIONS)
     after = iteration * between(draw, 1, 2)
-    evaluated, cycles = chance(draw, 40), between(draw, 1, 2)
+    evaluated, cycles = chance(draw, 40) and together, between(draw, 1, 2)
     some = between(draw, 1, max(1, 2**world_size - 2))
     if evaluated:
         drop = chance(draw, 50)

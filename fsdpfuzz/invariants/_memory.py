@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fsdpfuzz.invariants._base import Invariant, label, subjects
 from fsdpfuzz.observations import Observation, Subject
 from fsdpfuzz.spec import (
+    Backward,
     CaseSpec,
     Plan,
     case_places,
@@ -36,6 +37,8 @@ def _shards(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
         plan = _plan_of(case, subject)
         if plan is None or not settled(case) or any(s.unsharded for s in subject.unit_states):
             continue  # units that are whole after backward are told of by another rule
+        if not _went_back(case, subject):
+            continue
         should = shard_bytes(case, plan)
         where = f"{label(subject, case)}:{_more(subject.shard_bytes, should)}"
         if subject.shard_bytes != should and where not in told:
@@ -49,6 +52,14 @@ def _shards(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
                 observed=str(subject.shard_bytes),
                 expected=str(should),
             )
+
+
+def _went_back(case: CaseSpec, subject: Subject) -> bool:
+    """Whether the last backward had anything to go back through; else units may stay whole."""
+    last = max((i for i, op in enumerate(case.program) if isinstance(op, Backward)), default=None)
+    if last is None or "mem_tracker" in case.probes:  # then nothing is looked at on the way
+        return True
+    return any(state.op == last for state in subject.unit_states)
 
 
 def _grads(case: CaseSpec, observation: Observation) -> Iterator[Finding]:

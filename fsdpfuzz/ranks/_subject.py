@@ -47,6 +47,7 @@ class FsdpTrainee:
         self.sharded = shard(model, case.plan, case.checkpoints, env)
         self.model = self.sharded.model
         self.pieces = self.sharded.pieces
+        self._shown = {self.canonical(fqn): p for fqn, p in self.model.named_parameters()}
         self.frozen = {self.canonical(name) for name in case.frozen}
         """Names of the parameters that are frozen just now."""
         self.refrozen: set[str] = set()
@@ -77,12 +78,11 @@ class FsdpTrainee:
         names = {self.canonical(name) for name in parameters}
         self.frozen = self.frozen - names if value else self.frozen | names
         self.refrozen |= names
-        shown = {self.canonical(name): p for name, p in self.model.named_parameters()}
         for piece in self.pieces:
             name = self.canonical(piece.fqn)
             if name in names:
-                # As a user does, on what the model shows; a flat parameter has no such name.
-                shown.get(name, piece.parameter).requires_grad_(value)
+                # As a user does, on what the model showed; a flat parameter has no such name.
+                self._shown.get(name, piece.parameter).requires_grad_(value)
 
     def state_dict(self, op: int, request: StateDict) -> None:
         """See `_state`."""
