@@ -77,7 +77,7 @@ def _exec_order_cases(
     data = Dense(width=width, batch=between(draw, 1, 3), requires_grad=chance(draw, 25))
     together = when in ("never", "all")
     plan: Plan = (
-        _fsdp1(draw, model, width, orig, together=together)
+        _fsdp1(draw, model, width, orig, when, together=together)
         if api == "fsdp1"
         else _fsdp2(draw, model, width)
     )
@@ -144,10 +144,17 @@ def _units(draw: Draw, model: Node, width: int) -> list[str]:
     return ["", *paths, *(["3"] if chance(draw, 40) else [])]
 
 
-def _fsdp1(draw: Draw, model: Node, width: int, orig: bool, *, together: bool) -> Fsdp1Plan:
-    """Prefetching follows the order of before, on some ranks only once they have parted."""
+def _fsdp1(
+    draw: Draw, model: Node, width: int, orig: bool, when: When, *, together: bool
+) -> Fsdp1Plan:
+    """A plan under which a path that is left behind leaves nothing whole.
+
+    Prefetching follows the order of before, on some ranks only once they have parted, and
+    ``SHARD_GRAD_OP`` keeps whole what no backward reaches.
+    """
+    shardings = _SHARDINGS if when == "never" else ("FULL_SHARD", "NO_SHARD")
     options: dict[str, Any] = {
-        "sharding": pick(draw, _SHARDINGS),
+        "sharding": pick(draw, shardings),
         "backward_prefetch": pick(draw, _PREFETCHES) if together else None,
         "forward_prefetch": together and chance(draw, 25),
         "use_orig_params": orig,

@@ -147,8 +147,8 @@ GROUND: dict[str, Ground] = {
         leave=state.with_sharded_state,
     ),
     "fsdp1_no_shard_quiet_unit_state": Ground(
-        why="a state dict with a unit under NO_SHARD that gets no gradient: its entries are lost",
-        holds=state.takes_state_of_unsharded_quiet_unit,
+        why="a unit under NO_SHARD without gradient loses its parameters: to save, to unfreeze",
+        holds=state.needs_unsharded_quiet_unit,
         leave=state.with_sharded_quiet_units,
     ),
     "fsdp1_order_error_of_originals": Ground(

@@ -8,6 +8,7 @@ from fsdpfuzz.spec import (
     CaseSpec,
     Fsdp1Plan,
     Fsdp1Unit,
+    RequiresGrad,
     StateDict,
     case_places,
     planned_units,
@@ -76,9 +77,9 @@ def _unsharded_quiet_units(case: CaseSpec) -> tuple[str, ...]:
     )
 
 
-def takes_state_of_unsharded_quiet_unit(case: CaseSpec) -> bool:
-    """Whether a state dict is taken with such a unit in the model."""
-    takes = any(isinstance(op, StateDict) for op in case.program)
+def needs_unsharded_quiet_unit(case: CaseSpec) -> bool:
+    """Whether a state dict is taken, or ``requires_grad`` changed, with such a unit."""
+    takes = any(isinstance(op, StateDict | RequiresGrad) for op in case.program)
     return takes and bool(_unsharded_quiet_units(case))
 
 

@@ -11,9 +11,16 @@ from collections.abc import Iterator, Sequence
 from fsdpfuzz.spec._case import CaseSpec
 from fsdpfuzz.spec._model import Idle, Node, Repeat, Sequential
 from fsdpfuzz.spec._plan import Fsdp1Unit
-from fsdpfuzz.spec._program import Backward, Flip, Forward, RequiresGrad
+from fsdpfuzz.spec._program import Backward, Dense, Flip, Forward, RequiresGrad
 from fsdpfuzz.spec._tree import Parameter, Place
-from fsdpfuzz.spec._units import frozen_names, owners_among, unit_of, units_among, within
+from fsdpfuzz.spec._units import (
+    frozen_names,
+    owners_among,
+    unit_of,
+    unit_owner,
+    units_among,
+    within,
+)
 
 
 def owned_parameters(case: CaseSpec, found: Sequence[Place]) -> dict[str, list[Parameter]]:
@@ -95,15 +102,20 @@ def changes_after_lone_forward(case: CaseSpec) -> bool:
     """Whether ``requires_grad`` changes while the latest forward has had no backward.
 
     What that forward left behind, whole parameters or hooks, belongs to the time before.
+    A backward is none where all was frozen.
     """
+    trained = set(unit_owner(case)) - frozen_names(case)
+    always = isinstance(case.inputs, Dense) and case.inputs.requires_grad
     lone = False
     for op in case.program:
         if isinstance(op, Forward):
             lone = True
-        elif isinstance(op, Backward):
+        elif isinstance(op, Backward) and (trained or always):
             lone = False
         elif lone and isinstance(op, RequiresGrad | Flip):
             return True
+        if isinstance(op, RequiresGrad):
+            trained = trained.union(op.parameters) if op.value else trained - set(op.parameters)
     return False
 
 

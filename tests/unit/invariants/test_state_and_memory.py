@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fsdpfuzz.invariants import judge
-from fsdpfuzz.observations import Comparison, Observation, RankReport, Subject
+from fsdpfuzz.observations import Comparison, Observation, RankReport, Subject, UnitState
 from fsdpfuzz.spec import (
     Backward,
     CaseSpec,
@@ -51,8 +51,13 @@ def observed(case: CaseSpec, *subjects: Subject) -> Observation:
 
 
 def subject(rank: int = 0, **changes: Any) -> Subject:
+    last = max(i for i, op in enumerate(CASE.program) if isinstance(op, Backward))
     right = Subject(
-        units=("",), states_taken=1, shard_bytes=SHARDS, grad_bytes=grad_bytes(CASE, rank)
+        units=("",),
+        unit_states=(UnitState(op=last, unsharded=()),),
+        states_taken=1,
+        shard_bytes=SHARDS,
+        grad_bytes=grad_bytes(CASE, rank),
     )
     return msgspec.structs.replace(right, **changes)
 
@@ -129,6 +134,10 @@ def test_each_kind_of_odd_key_is_told_once_over_all_ranks() -> None:
 def test_more_and_fewer_bytes_of_parameters() -> None:
     assert keys(CASE, subject(shard_bytes=2 * SHARDS)) == ["shard_bytes/leak/fsdp2:more"]
     assert keys(CASE, subject(shard_bytes=SHARDS - 4)) == ["shard_bytes/mismatch/fsdp2:less"]
+
+
+def test_units_that_no_backward_reached_may_stay_whole() -> None:
+    assert keys(CASE, subject(shard_bytes=2 * SHARDS, unit_states=())) == []
 
 
 def test_more_and_fewer_bytes_of_gradients() -> None:

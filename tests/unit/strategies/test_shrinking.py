@@ -179,7 +179,8 @@ def test_cases(api: str) -> None:
 
 @pytest.mark.parametrize("api", ["fsdp1", "fsdp2"])
 def test_cases_with_two_units(api: str) -> None:
-    case = minimal(strategies.cases(apis=(api,)), lambda c: len(planned_units(c)) > 1)
+    drawn = strategies.cases(apis=(api,), misuse=False)
+    case = minimal(drawn, lambda c: len(planned_units(c)) > 1)
     assert len(planned_units(case)) == 2
     assert len(case_places(case)) <= 3
     model = ("residual", "own_parameter", "unused", "merge")
@@ -188,7 +189,9 @@ def test_cases_with_two_units(api: str) -> None:
 
 @pytest.mark.parametrize("api", ["fsdp1", "fsdp2"])
 def test_cases_with_a_tie(api: str) -> None:
-    case = minimal(strategies.cases(apis=(api,), misuse=False), lambda c: c.ties)
+    # On the ground of a tie across units there is one without a choice.
+    drawn = strategies.cases(apis=(api,), misuse=False, avoid=frozenset(strategies.GROUND))
+    case = minimal(drawn, lambda c: c.ties)
     assert len(case.ties) == 1
     assert len(case_places(case)) <= 7
     assert (case.frozen, case.checkpoints, case.program) == ((), (), ONCE)
