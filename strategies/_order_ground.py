@@ -10,6 +10,7 @@ from fsdpfuzz.spec import (
     Forward,
     Fsdp1Plan,
     Op,
+    RequiresGrad,
     changes_after_lone_forward,
     order_error,
 )
@@ -59,7 +60,7 @@ def changes_while_whole(case: CaseSpec) -> bool:
 
 
 def without_lone_forwards(case: CaseSpec) -> CaseSpec:
-    """Every forward has its backward."""
+    """Every forward has its backward, and nothing changes where that has nothing to go through."""
     kept: list[Op] = []
     pending: list[int] = []
     for op in case.program:
@@ -71,4 +72,8 @@ def without_lone_forwards(case: CaseSpec) -> CaseSpec:
             pending.clear()
         kept.append(op)
     program = tuple(op for i, op in enumerate(kept) if i not in pending)
-    return msgspec.structs.replace(case, program=program)
+    left = msgspec.structs.replace(case, program=program)
+    if not changes_after_lone_forward(left):
+        return left
+    steady = tuple(op for op in program if not isinstance(op, RequiresGrad))
+    return msgspec.structs.replace(case, program=steady)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fsdpfuzz.spec._case import CaseSpec
+from fsdpfuzz.spec._flow import calls, situations
 from fsdpfuzz.spec._model import Idle, Node, Repeat, Sequential
 from fsdpfuzz.spec._plan import Fsdp1Unit
-from fsdpfuzz.spec._program import Backward, Dense, Flip, Forward, RequiresGrad
-from fsdpfuzz.spec._tree import Parameter, Place
+from fsdpfuzz.spec._program import Backward, Flip, Forward, RequiresGrad
+from fsdpfuzz.spec._tree import Parameter, Place, case_places
 from fsdpfuzz.spec._units import (
     frozen_names,
     owners_among,
     unit_of,
-    unit_owner,
     units_among,
     within,
 )
@@ -99,23 +99,36 @@ def reentrant_scopes(case: CaseSpec, found: Sequence[Place]) -> dict[str, str]:
 
 
 def changes_after_lone_forward(case: CaseSpec) -> bool:
-    """Whether ``requires_grad`` changes while the latest forward has had no backward.
+    """Whether ``requires_grad`` changes while an outermost unit has had no backward.
 
-    What that forward left behind, whole parameters or hooks, belongs to the time before.
-    A backward is none where all was frozen.
+    What its latest forward left behind, whole parameters or hooks, belongs to the time
+    before. No backward reaches a unit whose output does not require grad.
     """
-    trained = set(unit_owner(case)) - frozen_names(case)
-    always = isinstance(case.inputs, Dense) and case.inputs.requires_grad
-    lone = False
-    for op in case.program:
+    found = case_places(case)
+    units = units_among(found, case.plan)
+    roots = [path for path in units if not any(within(path, u) for u in units if u != path)]
+    lone: set[str] = set()
+    reached: set[str] = set()
+    for _, op, now in situations(case, 0):
         if isinstance(op, Forward):
-            lone = True
-        elif isinstance(op, Backward) and (trained or always):
-            lone = False
+            with_grad = {call.path for call in calls(case, op, now) if call.input_grad}
+            trained = {
+                place.path
+                for place in found
+                if any(p.used and now.trained[p.fqn] for p in place.parameters)
+            }
+            lone.update(roots)
+            if op.grad and not op.drop:
+                reached.update(
+                    root
+                    for root in roots
+                    if root in with_grad or any(within(path, root) for path in trained)
+                )
+        elif isinstance(op, Backward):
+            lone -= reached
+            reached.clear()
         elif lone and isinstance(op, RequiresGrad | Flip):
             return True
-        if isinstance(op, RequiresGrad):
-            trained = trained.union(op.parameters) if op.value else trained - set(op.parameters)
     return False
 
 
