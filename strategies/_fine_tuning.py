@@ -15,6 +15,7 @@ from fsdpfuzz.spec import (
     Forward,
     Fsdp1Plan,
     Fsdp2Plan,
+    Gain,
     Op,
     Precision,
     RequiresGrad,
@@ -126,9 +127,10 @@ def _program(draw: Draw, case: CaseSpec, changes: bool) -> tuple[Op, ...]:
 def _in_half(draw: Draw, case: CaseSpec) -> CaseSpec:
     """All units compute in half precision.
 
-    A buffer would have to be cast as well, and then differ from the reference's by that.
+    A buffer would have to be cast as well, and then differ from the reference's by that. The
+    gradient of a gain is a sum over all that it scales, which may cancel but for rounding.
     """
-    if any(place.buffers for place in case_places(case)):
+    if any(place.buffers or isinstance(place.node, Gain) for place in case_places(case)):
         return case
     name: Any = pick(draw, _PRECISIONS)
     reduce: Any = pick(draw, (None, "float32"))

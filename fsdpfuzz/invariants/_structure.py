@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fsdpfuzz.invariants._base import Invariant, label, subjects
 from fsdpfuzz.observations import Observation
-from fsdpfuzz.spec import CaseSpec, case_places, planned_units, quiet_units, within
+from fsdpfuzz.spec import CaseSpec, case_places, planned_units, quiet_units, unit_owner, within
 from fsdpfuzz.verdict import Finding
 
 
@@ -55,7 +55,8 @@ def _unreached_roots(case: CaseSpec) -> frozenset[str]:
     never run.
     """
     units = planned_units(case)
-    loud = set(units) - set(quiet_units(case, case_places(case)))
+    managing = {owner for owner in unit_owner(case).values() if owner is not None}
+    loud = managing - set(quiet_units(case, case_places(case)))
     roots = [path for path in units if not any(within(path, u) for u in units if u != path)]
     unreached = [root for root in roots if root and not any(within(path, root) for path in loud)]
     return frozenset(path for path in units if any(within(path, root) for root in unreached))

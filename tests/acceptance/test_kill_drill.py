@@ -91,7 +91,7 @@ def moments() -> Iterator[float]:
         yield round((i + chance.random()) / KILLS, 3)
 
 
-@pytest.mark.parametrize("moment", moments())
+@pytest.mark.parametrize("moment", list(moments()))
 def test_a_rerun_after_a_kill_finds_the_same(
     moment: float, undisturbed: tuple[set[str], float], tmp_path: Path
 ) -> None:
