@@ -16,6 +16,7 @@ from fsdpfuzz.loop import Stopped
 COMMANDS = (
     "fsdpfuzz.cli._run",
     "fsdpfuzz.cli._replay",
+    "fsdpfuzz.cli._repro",
     "fsdpfuzz.cli._explain",
     "fsdpfuzz.cli._corpus",
     "fsdpfuzz.cli._doctor",

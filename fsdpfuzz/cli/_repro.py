@@ -92,7 +92,7 @@ def context_of(entry: Entry, *, script: str, ablation: Ablation | None = None) -
         backend=found.backend,
         environment=(f"found on {found.date}",),
         ablation=ablation,
-        rate=found.rate,
+        rate=found.rate.removeprefix("failed "),
         script=script,
     )
 
