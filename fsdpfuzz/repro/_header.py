@@ -109,11 +109,10 @@ def _tolerance(finding: Finding) -> str:
 def _provenance(
     case: CaseSpec, finding: Finding | None, context: Context
 ) -> Iterator[tuple[str, str]]:
-    yield "Randomness", "the same seeds on all ranks and in all runs; other inputs on each rank"
     met = [f"torch {context.torch}"] if context.torch else []
     met += [context.backend] if context.backend else []
     met += [f"{case.world_size} ranks", *context.environment]
-    yield ("Found with" if finding else "Made for"), ", ".join(met)
+    yield ("Found with" if finding else "Made for"), f"{', '.join(met)}; equal seeds on all ranks"
     if context.rate:
         yield "Flaky", f"failed {context.rate} runs"
     if context.ablation is not None:
