@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fsdpfuzz.loop import Session, drawn
-from fsdpfuzz.properties._documents import run_seed
+from fsdpfuzz.properties._documents import check_drawn, run_seed
 from fsdpfuzz.seeds import EXEC_ORDER, Seed, with_seeds
 from fsdpfuzz.spec import CaseSpec
 
@@ -22,4 +22,4 @@ def test_documents(seed: Seed, fsdpfuzz_session: Session) -> None:
 @given(case=drawn("exec_order"))
 def test_exec_order(case: CaseSpec, fsdpfuzz_session: Session) -> None:
     """Every drawn case passes, is refused clearly, or is a finding."""
-    fsdpfuzz_session.check(case, "exec_order")
+    check_drawn(case, EXEC_ORDER, fsdpfuzz_session, "exec_order")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fsdpfuzz.loop import Session, drawn
-from fsdpfuzz.properties._documents import run_seed
-from fsdpfuzz.seeds import MEMORY, Seed, fitting, with_seeds
+from fsdpfuzz.properties._documents import check_drawn, run_seed
+from fsdpfuzz.seeds import MEMORY, Seed, with_seeds
 from fsdpfuzz.spec import CaseSpec
 
 
@@ -22,4 +22,4 @@ def test_documents(seed: Seed, fsdpfuzz_session: Session) -> None:
 @given(case=drawn("memory"))
 def test_memory(case: CaseSpec, fsdpfuzz_session: Session) -> None:
     """Every drawn case passes, is refused clearly, or is a finding."""
-    fsdpfuzz_session.check(fitting(case, MEMORY, fsdpfuzz_session.settings.backend), "memory")
+    check_drawn(case, MEMORY, fsdpfuzz_session, "memory")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fsdpfuzz.loop import Session, drawn
-from fsdpfuzz.properties._documents import run_seed
+from fsdpfuzz.properties._documents import check_drawn, run_seed
 from fsdpfuzz.seeds import STATE_DICT, Seed, with_seeds
 from fsdpfuzz.spec import CaseSpec
 
@@ -22,4 +22,4 @@ def test_documents(seed: Seed, fsdpfuzz_session: Session) -> None:
 @given(case=drawn("state_dict"))
 def test_state_dict(case: CaseSpec, fsdpfuzz_session: Session) -> None:
     """Every drawn case passes, is refused clearly, or is a finding."""
-    fsdpfuzz_session.check(case, "state_dict")
+    check_drawn(case, STATE_DICT, fsdpfuzz_session, "state_dict")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fsdpfuzz.corpus import read_entry, seed_entries, write_seeds
 from fsdpfuzz.loop import PROPERTIES
 from fsdpfuzz.seeds import SEEDS, Seed, by_family
-from fsdpfuzz.spec import check
+from fsdpfuzz.spec import CaseSpec, check
 from tests.meta.imports import REPOSITORY
 
 NAMES = Path(__file__).with_name("document_names.txt").read_text().splitlines()
@@ -78,6 +79,22 @@ def test_every_seed_is_an_explicit_example_of_its_property(document: str, name: 
     examples = getattr(module, f"test_{name}").hypothesis_explicit_examples
     cases = [example.kwargs["case"] for example in examples]
     assert cases[::-1] == [seed.case for seed in by_family(document)]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize(("document", "name"), MODULES.items())
+def test_an_explicit_example_runs_where_the_machine_can_run_it(
+    document: str, name: str, backend: str
+) -> None:
+    ran: list[CaseSpec] = []
+    session = SimpleNamespace(
+        settings=SimpleNamespace(backend=backend), check=lambda case, _: ran.append(case)
+    )
+    test = getattr(importlib.import_module(f"fsdpfuzz.properties.test_{name}"), f"test_{name}")
+    for example in test.hypothesis_explicit_examples[::-1]:
+        test.hypothesis.inner_test(fsdpfuzz_session=session, **example.kwargs)
+    due = [seed.on(backend) for seed in by_family(document)]
+    assert ran == [case for case in due if case is not None]
 
 
 def test_the_files_are_what_the_source_says(tmp_path: Path) -> None:
