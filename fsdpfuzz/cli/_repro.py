@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import tempfile
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fsdpfuzz.cli._options import chosen, usable_folder, writable_parent
-from fsdpfuzz.errors import MachineError, UsageError, one_line
+from fsdpfuzz.errors import MachineError, PoolError, UsageError, one_line
 from fsdpfuzz.loop import OUTPUT
 
 if TYPE_CHECKING:
     from fsdpfuzz.corpus import Entry
+    from fsdpfuzz.ranks import Machine
     from fsdpfuzz.repro import Ablation, Context
     from fsdpfuzz.verdict import Finding
 
@@ -58,7 +60,12 @@ def repro_command(
 
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
     entry = read_entry(case)
-    finding = None if entry.found is None else finding_of(entry.found.key, entry.found.message)
+    finding = None
+    if entry.found is not None:
+        try:
+            finding = finding_of(entry.found.key, entry.found.message)
+        except UsageError as error:
+            raise UsageError(one_line(f"{case}: $.found.key: {error}")) from None
     if finding is None and (issue or ablate):
         option = "--issue" if issue else "--ablate"
         raise UsageError(one_line(f"{option}: no finding is saved with the case in {case}"))
@@ -67,8 +74,16 @@ def repro_command(
     ablation = None
     if ablate and finding is not None:
         ablation = _ablation(entry, finding, backend, plant)
-    context = context_of(entry, script=to.name if to is not None else SCRIPT, ablation=ablation)
+    context = context_of(
+        entry,
+        script=to.name if to is not None else SCRIPT,
+        ablation=ablation,
+        machine=_machine() if issue or ablate or verify else None,
+    )
     script = render(entry.case, finding, context)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What the encoding cannot say is written as Python escapes it.
+        sys.stdout.reconfigure(errors="backslashreplace")
     if to is not None:
         _write(to, script)
     if issue and finding is not None:
@@ -76,25 +91,46 @@ def repro_command(
     elif to is None:
         print(script, end="")
     if verify:
-        raise typer.Exit(_verified(entry, finding, script, backend))
+        raise typer.Exit(_verified(entry, finding, script, backend, plant))
 
 
-def context_of(entry: Entry, *, script: str, ablation: Ablation | None = None) -> Context:
-    """What is known of a saved case for the header of its script."""
+def context_of(
+    entry: Entry,
+    *,
+    script: str,
+    ablation: Ablation | None = None,
+    machine: Machine | None = None,
+) -> Context:
+    """What is known of a saved case for the header of its script.
+
+    ``machine`` is this one. Of that of the finding, the case keeps torch and backend.
+    """
     from fsdpfuzz.loop import installed_torch
-    from fsdpfuzz.repro import Context
+    from fsdpfuzz.repro import Context, environment_of
 
     found = entry.found
+    here = environment_of(machine) if machine is not None else ()
     if found is None:
-        return Context(torch=installed_torch(), script=script)
+        return Context(torch=installed_torch(), environment=here, script=script)
     return Context(
         torch=found.torch,
         backend=found.backend,
         environment=(f"found on {found.date}",),
+        here=(f"torch {machine.torch}", *here) if machine is not None else (),
         ablation=ablation,
         rate=found.rate.removeprefix("failed "),
         script=script,
     )
+
+
+def _machine() -> Machine | None:
+    """This machine; None if it has no torch, without which a script can be written, too."""
+    from fsdpfuzz.ranks import probe_machine
+
+    try:
+        return probe_machine()
+    except (MachineError, PoolError):
+        return None
 
 
 def _ablation(entry: Entry, finding: Finding, backend: str, plant: str | None) -> Ablation:
@@ -116,16 +152,25 @@ def _ablation(entry: Entry, finding: Finding, backend: str, plant: str | None) -
         )
 
 
-def _verified(entry: Entry, finding: Finding | None, script: str, backend: str) -> int:
+def _verified(
+    entry: Entry, finding: Finding | None, script: str, backend: str, plant: str | None
+) -> int:
     """Runs the script; 1 if it reproduces, 0 if not. :class:`MachineError` if it cannot tell."""
-    from fsdpfuzz.loop import resolve_machine
+    from fsdpfuzz.loop import FLAKY_ATTEMPTS, plant_launcher, resolve_machine
     from fsdpfuzz.repro import verify
 
     machine = resolve_machine(backend, (entry.case.world_size,))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / SCRIPT
         _write(path, script)
-        seen = verify(path, entry.case.world_size, machine.backend, finding)
+        seen = verify(
+            path,
+            entry.case.world_size,
+            machine.backend,
+            finding,
+            launcher=plant_launcher(plant),
+            attempts=FLAKY_ATTEMPTS if entry.found is not None and entry.found.rate else 1,
+        )
     if seen.outcome not in ("reproduced", "not reproduced"):
         raise MachineError(one_line(f"the script {seen.outcome}: {seen.reason}"))
     detail = f": {seen.reason}" if seen.reason else ""

@@ -36,7 +36,7 @@ from fsdpfuzz.loop._properties import (
     set_scope,
 )
 from fsdpfuzz.loop._run import DIGESTS, Stopped, run
-from fsdpfuzz.loop._scripts import write_script
+from fsdpfuzz.loop._scripts import FLAKY_ATTEMPTS, plant_launcher, write_script
 from fsdpfuzz.loop._session import Examined, Session
 from fsdpfuzz.loop._settings import (
     APIS,
@@ -51,6 +51,7 @@ from fsdpfuzz.loop._settings import (
 __all__ = [
     "APIS",
     "DIGESTS",
+    "FLAKY_ATTEMPTS",
     "OUTPUT",
     "PROFILES",
     "PROPERTIES",
@@ -91,6 +92,7 @@ __all__ = [
     "drawn",
     "guess_backend",
     "installed_torch",
+    "plant_launcher",
     "profile_named",
     "properties_named",
     "real_ports",

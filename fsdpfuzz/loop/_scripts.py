@@ -46,16 +46,20 @@ def write_script(session: Session, found: Found) -> Script:
     return Script(path=path, confirmed=confirmed, note=one_line(note), ablation=lines)
 
 
+def plant_launcher(plant: str | None) -> tuple[str, ...]:
+    """What torchrun has to run in front of a script, so that a planted fault is under it too."""
+    return ("-m", _UNDER_PLANT, plant) if plant is not None else ()
+
+
 def _confirm(session: Session, found: Found, path: Path, world_size: int) -> tuple[bool, str]:
     from fsdpfuzz.repro import verify
 
-    plant = session.settings.plant
     seen = verify(
         path,
         world_size,
         session.settings.backend,
         found.finding,
-        launcher=("-m", _UNDER_PLANT, plant) if plant is not None else (),
+        launcher=plant_launcher(session.settings.plant),
         attempts=FLAKY_ATTEMPTS if found.rate else 1,
     )
     if seen.reproduced:

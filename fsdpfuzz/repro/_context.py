@@ -57,6 +57,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = ""
     environment: tuple[str, ...] = ()
     """Further words on the machine: ``Python 3.12.3``, ``2 × NVIDIA H200``."""
+    here: tuple[str, ...] = ()
+    """Words on the machine on which the script is written, where that may be another one."""
     ablation: Ablation | None = None
     rate: str = ""
     """``3 of 10`` for a finding that does not show each time."""

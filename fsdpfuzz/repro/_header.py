@@ -113,6 +113,8 @@ def _provenance(
     met += [context.backend] if context.backend else []
     met += [f"{case.world_size} ranks", *context.environment]
     yield ("Found with" if finding else "Made for"), f"{', '.join(met)}; equal seeds on all ranks"
+    if context.here:
+        yield "Written on", ", ".join(context.here)
     if context.rate:
         yield "Flaky", f"failed {context.rate} runs"
     if context.ablation is not None:

@@ -53,6 +53,7 @@ def _versions(case: CaseSpec, context: Context) -> list[str]:
     facts = [f"torch {context.torch}"] if context.torch else []
     facts += [f"{context.backend}, {case.world_size} ranks"] if context.backend else []
     facts += context.environment
+    facts += [f"script written on {', '.join(context.here)}"] if context.here else []
     return [f"- {one_line(fact)}" for fact in facts] or ["- unknown"]
 
 
