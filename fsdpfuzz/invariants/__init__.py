@@ -6,11 +6,11 @@ from fsdpfuzz.invariants._agreement import AGREEMENT, is_rejection
 from fsdpfuzz.invariants._base import Invariant, broken, tolerance
 from fsdpfuzz.invariants._hooks import HOOKS
 from fsdpfuzz.invariants._memory import MEMORY
-from fsdpfuzz.invariants._order import ORDER, order_refused
+from fsdpfuzz.invariants._order import ORDER, ORDER_ERROR, ORDER_WARNING, order_refused
 from fsdpfuzz.invariants._parity import PARITY
 from fsdpfuzz.invariants._state_dict import STATE_DICT
 from fsdpfuzz.invariants._structure import STRUCTURE
-from fsdpfuzz.invariants._twins import TWINS
+from fsdpfuzz.invariants._twins import ABSOLUTE, LARGE, TWINS, WOBBLE
 from fsdpfuzz.observations import Observation, RankReport
 from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding, Verdict
@@ -27,7 +27,18 @@ REGISTRY: tuple[Invariant, ...] = (
 )
 """In order of blame: what stands first explains what comes later."""
 
-__all__ = ["REGISTRY", "Invariant", "broken", "judge", "tolerance"]
+__all__ = [
+    "ABSOLUTE",
+    "LARGE",
+    "ORDER_ERROR",
+    "ORDER_WARNING",
+    "REGISTRY",
+    "WOBBLE",
+    "Invariant",
+    "broken",
+    "judge",
+    "tolerance",
+]
 
 
 def judge(case: CaseSpec, observation: Observation) -> Verdict:

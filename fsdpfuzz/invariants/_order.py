@@ -9,8 +9,8 @@ from fsdpfuzz.observations import Observation, Raised
 from fsdpfuzz.spec import CaseSpec, order_error, order_warnings
 from fsdpfuzz.verdict import Finding
 
-ERROR = "Forward order differs across ranks"
-WARNING = "Forward order differs from that of the first iteration on rank"
+ORDER_ERROR = "Forward order differs across ranks"
+ORDER_WARNING = "Forward order differs from that of the first iteration on rank"
 
 
 def order_refused(case: CaseSpec, observation: Observation) -> bool:
@@ -27,7 +27,7 @@ def order_refused(case: CaseSpec, observation: Observation) -> bool:
 def _tells_of_order(error: Raised, op: int) -> bool:
     return (
         error.type == "RuntimeError"
-        and error.message.startswith(ERROR)
+        and error.message.startswith(ORDER_ERROR)
         and error.stage.endswith(f"forward[{op}]")
     )
 
@@ -43,7 +43,7 @@ def _error(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
         invariant="order_error",
         symptom="rank_divergence" if told else "mismatch",
         where=f"{case.api}:{'some-ranks' if told else kind}",
-        message=f"ranks {told} of {observation.world_size} raised {ERROR!r}, but all should "
+        message=f"ranks {told} of {observation.world_size} raised {ORDER_ERROR!r}, but all should "
         f"[forward program[{op}], where ranks call different units in the first iteration]",
         observed=f"{len(told)} ranks",
         expected=f"{observation.world_size} ranks",
@@ -59,7 +59,7 @@ def _warning(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
         if subject.name != "case":
             continue
         texts = zip(subject.warning_ops, subject.warnings, strict=True)
-        seen = [op for op, text in texts if text.startswith(f"{WARNING} {report.rank}.")]
+        seen = [op for op, text in texts if text.startswith(f"{ORDER_WARNING} {report.rank}.")]
         deviation = due[report.rank]
         should = [] if deviation is None else [deviation.op] * deviation.units
         if seen == should:

@@ -29,6 +29,7 @@ from fsdpfuzz.loop._profiles import Profile
 from fsdpfuzz.loop._properties import Property, Scope
 from fsdpfuzz.loop._session import Examined
 from fsdpfuzz.loop._settings import RunSettings
+from fsdpfuzz.loop._trim import MAX_TRIES, trim
 from fsdpfuzz.spec import CaseSpec, digest, encode
 from fsdpfuzz.verdict import Finding, error_type
 
@@ -175,7 +176,22 @@ class Hunt:
             if any(finding.key == key for finding in again.news):
                 break
             steps -= 1
-        self._ledger.shrunk(key, again, self._name, steps)
+        self._ledger.shrunk(key, self._trimmed(key, again), self._name, steps)
+
+    def _trimmed(self, key: str, examined: Examined) -> Examined:
+        """The case without what the strategy must draw and the finding does not need."""
+
+        def shows(tried: Examined) -> bool:
+            return any(finding.key == key for finding in _steady_news(tried))
+
+        if not shows(examined):
+            return examined
+        tries = min(MAX_TRIES, self._profile.shrink_tries)
+        case = trim(examined.case, lambda c: shows(self._session.examine(c)), max_tries=tries)
+        if case == examined.case:
+            return examined
+        again = self._session.confirm(case)
+        return again if shows(again) else examined
 
     def _drive(
         self, body: Callable[[CaseSpec], None], phases: tuple[Phase, ...], origin: _Origin

@@ -59,7 +59,7 @@ NODE_CLASSES: dict[str, tuple[type[nn.Module], ...]] = {
     "residual": (modules.Residual,),
     "branches": (modules.Branches, modules.SidedBranches),
     "sided": (modules.Sided,),
-    "repeat": (modules.Repeat,),
+    "repeat": (modules.Repeat, modules.RepeatAside),
     "encoder_layer": (modules.EncoderLayer,),
     "encoder_stack_layer": (nn.TransformerEncoderLayer,),
     "decoder_stack_layer": (nn.TransformerDecoderLayer,),
@@ -102,7 +102,11 @@ def _node(node: Node, width: int, path: str, recomputed: set[str]) -> nn.Module:
         case Residual():
             return modules.Residual(child("body", node.body))
         case Repeat():
-            return modules.Repeat(child("body", node.body), node.times, node.no_grad)
+            body = child("body", node.body)
+            if node.no_grad == "off":
+                return modules.Repeat(body, node.times)
+            part = "" if node.no_grad == "body" else "0"
+            return modules.RepeatAside(body, node.times, part)
         case Matrix():
             out = width_after(node.body, width)
             return modules.Matrix(child("body", node.body), out, node.buffered)

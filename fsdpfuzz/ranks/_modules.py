@@ -89,23 +89,35 @@ class SidedBranches(Branches):
 
 
 class Repeat(nn.Module):
-    """Calls the same module several times, with calls under ``no_grad`` between if asked."""
+    """Calls the same module several times."""
 
-    def __init__(self, body: nn.Module, times: int, no_grad: str) -> None:
+    def __init__(self, body: nn.Module, times: int) -> None:
         super().__init__()
         self.body = body
         self.times = times
-        self.no_grad = no_grad
 
     def forward(self, x: Tensor) -> Tensor:
         """Keeps the shape of ``x``."""
         for _ in range(self.times):
             x = call(self.body, x)
-            if self.no_grad != "off":
-                again = self.body if self.no_grad == "body" else self.body.get_submodule("0")
-                with torch.no_grad():
-                    extra = again(x)
-                x = x + extra
+        return x
+
+
+class RepeatAside(Repeat):
+    """Calls the module, or a part of it, under ``no_grad`` each time as well."""
+
+    def __init__(self, body: nn.Module, times: int, part: str) -> None:
+        super().__init__(body, times)
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keeps the shape of ``x``."""
+        for _ in range(self.times):
+            x = call(self.body, x)
+            again = self.body.get_submodule(self.part)
+            with torch.no_grad():
+                extra = again(x)
+            x = x + extra
         return x
 
 

@@ -28,6 +28,11 @@ Kind = Literal[
     "state_keys",
     "state_values",
     "round_trip",
+    "twins",
+    "offloads",
+    "reshards",
+    "order_warning",
+    "order_error",
     "raises",
     "hang",
     "death",
@@ -48,6 +53,11 @@ _KINDS: dict[str, Kind] = {
     "state_dict_keys": "state_keys",
     "state_dict_values": "state_values",
     "state_dict_round_trip": "round_trip",
+    "twins_agree": "twins",
+    "offload_entered": "offloads",
+    "reshard_count": "reshards",
+    "order_warning": "order_warning",
+    "order_error": "order_error",
 }
 _BY_SYMPTOM: dict[str, Kind] = {
     "crash": "raises",
@@ -66,6 +76,13 @@ class Aim:
 
     kind: Kind
     case: CaseSpec
+    usual: CaseSpec | None = None
+    """What a twin has to come to the same as."""
+
+    @property
+    def tracked(self) -> bool:
+        """Whether the training runs under ``FSDPMemTracker``."""
+        return "mem_tracker" in self.case.probes
 
     @property
     def reference(self) -> bool:
@@ -85,13 +102,22 @@ class Aim:
 def aim_at(case: CaseSpec, finding: Finding | None, *, print_losses: bool) -> Aim:
     """What to show of ``case``: the finding, without one parity, or just its losses."""
     if print_losses:
-        return Aim("losses", variant(case, finding))
+        return Aim("losses", _bare(variant(case, finding)))
     if finding is None:
-        return Aim("parity", _judged(variant(case, None)))
+        return Aim("parity", _bare(_judged(variant(case, None))))
+    kind = _kind(finding)
+    seen = _cut(variant(case, finding), finding, kind)
+    if kind not in ("tracker", "raises", "hang", "death"):
+        seen = _bare(seen)
+    usual = _cut(variant(case, None), finding, kind) if kind == "twins" else None
+    return Aim(kind, seen, usual)
+
+
+def _kind(finding: Finding) -> Kind:
+    if finding.invariant == "order_error":
+        return "order_error"
     kind = _BY_SYMPTOM.get(finding.symptom) or _KINDS.get(finding.invariant, "parity")
-    if kind == "grad" and finding.message.startswith("input_grad"):
-        kind = "input_grad"
-    return Aim(kind, _cut(variant(case, finding), finding, kind))
+    return "input_grad" if kind == "grad" and finding.message.startswith("input_grad") else kind
 
 
 def variant(case: CaseSpec, finding: Finding | None) -> CaseSpec:
@@ -117,6 +143,11 @@ def operation(finding: Finding) -> int:
         return finding.op
     found = _OP.search(finding.message)
     return int(found[1]) if found else -1
+
+
+def _bare(case: CaseSpec) -> CaseSpec:
+    """The case without what is measured beside it."""
+    return msgspec.structs.replace(case, probes=())
 
 
 def _judged(case: CaseSpec) -> CaseSpec:
@@ -145,6 +176,6 @@ def _cut(case: CaseSpec, finding: Finding, kind: Kind) -> CaseSpec:
         return msgspec.structs.replace(case, program=())
     elif kind == "state_keys":
         last = next((i for i, op in enumerate(program) if isinstance(op, StateDict)), -1)
-    elif kind in ("buffer", "bytes", "tracker", "frozen", "hang", "parity"):
+    elif kind in ("buffer", "bytes", "tracker", "frozen", "hang", "parity", "order_warning"):
         last = -1
     return msgspec.structs.replace(case, program=program[: last + 1] if last >= 0 else program)

@@ -6,12 +6,15 @@ returned is in ``right``, what FSDP's returned in ``seen``, both tensors by name
 
 from __future__ import annotations
 
+from fsdpfuzz.invariants import ABSOLUTE, LARGE, WOBBLE
 from fsdpfuzz.repro._aim import Aim
-from fsdpfuzz.repro._layout import STEP, WIDTH, indented
+from fsdpfuzz.repro._layout import STEP, WIDTH, Call, indented, listing, statement
 from fsdpfuzz.repro._names import cleaned
-from fsdpfuzz.repro._program import Kept, may_lack_grads
+from fsdpfuzz.repro._program import Kept
+from fsdpfuzz.repro._questions import may_lack_grads
 from fsdpfuzz.repro._state import only_on_rank0, taken
 from fsdpfuzz.repro._structure import CheckText, structure
+from fsdpfuzz.repro._watched import watched
 from fsdpfuzz.repro._wrap import recomputes
 from fsdpfuzz.spec import (
     Buffered,
@@ -27,15 +30,22 @@ from fsdpfuzz.spec import (
 )
 from fsdpfuzz.verdict import Finding
 
-KEPT: dict[str, Kept] = {
+_KEPT: dict[str, Kept] = {
     "losses": "loss.detach()",
+    "output": "output.detach()",
     "parity": "loss.detach()",
     "input_grad": "x",
     "state_keys": "state",
     "state_values": "state",
     "round_trip": "loaded",
 }
-"""What the training keeps for a check."""
+
+
+def kept(aim: Aim, finding: Finding | None) -> Kept:
+    """What the training keeps for a check."""
+    if aim.kind == "twins" and finding is not None and finding.where.endswith(":output"):
+        return "output.detach()"
+    return _KEPT.get(aim.kind, "")
 
 
 def check_text(aim: Aim, finding: Finding | None) -> CheckText:
@@ -43,13 +53,21 @@ def check_text(aim: Aim, finding: Finding | None) -> CheckText:
     out = CheckText()
     case = aim.case
     match aim.kind:
-        case "loss" | "output":
-            out.right.append(f'return {{"{aim.kind}": {aim.kind}}}')
+        case "twins":
+            _alike(out, aim, finding)
+            return out
+        case "offloads" | "reshards" | "order_warning" | "tracker":
+            watched(out, aim, finding)
+            return out
+        case "loss":
+            out.right.append('return {"loss": loss.detach()}')
+        case "output":
+            out.right.append('return {"output": kept[-1]}')
         case "input_grad":
             out.right.append('return {f"input {i}": x.grad for i, x in enumerate(kept)}')
         case "grad":
             missing = finding is not None and finding.where.endswith("-missing")
-            _gradients(out, case, may_lack=missing or may_lack_grads(case))
+            _gradients(out, case, may_lack=missing or may_lack_grads(case), both=True)
         case "param":
             _parameters(out, case)
         case "parity":
@@ -69,10 +87,62 @@ def check_text(aim: Aim, finding: Finding | None) -> CheckText:
     return out
 
 
-def _gradients(out: CheckText, case: CaseSpec, *, may_lack: bool) -> None:
+def _alike(out: CheckText, aim: Aim, finding: Finding | None) -> None:
+    """What a twin and the case have to agree in; either is trained by FSDP."""
+    case, usual = aim.case, aim.usual or aim.case
+    quantity = finding.where.rpartition(":")[2] if finding is not None else "param"
+    apart: list[str] = []
+    match quantity:
+        case "loss":
+            out.seen.append('return {"loss": loss.detach()}')
+        case "output":
+            out.seen.append('return {"output": kept[-1]}')
+        case "grad":
+            _gradients(out, case, may_lack=True, both=False)
+            apart = sorted(set(case.frozen) ^ set(usual.frozen))
+        case _:
+            _parameters(out, case)
+    out.right.clear()
+    exact = finding is not None and " exactly " in finding.message
+    skip = statement("apart = ", listing(*(f'"{name}"' for name in apart))) if apart else []
+    out.lines += [
+        "usual, seen = train(twin=False), train(twin=True)",
+        *skip,
+        "wrong = []",
+        f"for name in sorted(usual.keys() & seen.keys(){' - set(apart)' if apart else ''}):",
+        "    right, value = usual[name], seen[name]",
+    ]
+    if exact:
+        out.lines.append("    if not torch.equal(value, right):")
+    else:
+        relative = "1.3e-6"
+        if _coarsest(case) != "float32":
+            relative = "{torch.bfloat16: 1.6e-2, torch.float16: 1e-3}.get(right.dtype, 1.3e-6)"
+            out.lines.append(f"    rtol = {relative}")
+            relative = "rtol"
+        eps = "torch.finfo(right.dtype).eps"
+        out.lines += [
+            f"    atol = {ABSOLUTE:g} + {WOBBLE:g} * {eps} * max(0, right.abs().max() - {LARGE:g})",
+            f"    if not torch.allclose(value, right, rtol={relative}, atol=float(atol)):",
+        ]
+    out.lines += [
+        "        off = (value - right).abs().max()",
+        '        wrong.append(f"reproduced: {name} is off by {off:.3g} in the twin")',
+    ]
+
+
+def _gradients(out: CheckText, case: CaseSpec, *, may_lack: bool, both: bool) -> None:
+    """``both`` says whether the training of the reference has to return them as well."""
+    if both and _are_alike(case):
+        _gradients_alike(out, may_lack=may_lack)
+        return
     grad = "torch.zeros_like(p) if p.grad is None else p.grad" if may_lack else "p.grad"
     out.right += _returned(f"{_plain(case)}: {grad} for name, p in {_named(case)}", depth=1)
-    if isinstance(case.plan, Fsdp1Plan):
+    if _shows_whole(case):
+        # Kept from before: a unit may have other parameters by now.
+        out.sharded.append("shown = dict(model.named_parameters())")
+        out.seen += _returned(f"{cleaned(case)}: {grad} for name, p in shown.items()")
+    elif isinstance(case.plan, Fsdp1Plan):
         out.seen += [
             "for p in model.parameters():  # put there, gradients are gathered like parameters",
             f"    p.data.copy_({grad})",
@@ -83,6 +153,49 @@ def _gradients(out: CheckText, case: CaseSpec, *, may_lack: bool) -> None:
             _summoned(out, case, "p.detach()")
     else:
         _whole(out, case, f"({grad})" if may_lack else grad)
+
+
+def _are_alike(case: CaseSpec) -> bool:
+    """Whether the reference and fsdp2 have parameters of the same names, all of them sharded."""
+    return (
+        not isinstance(case.plan, Fsdp1Plan)
+        and not case.ties
+        and None not in unit_owner(case).values()
+        and not any(unit.cpu_offload for unit in case.plan.units)
+        and cleaned(case) in ("name", _plain(case))
+    )
+
+
+def _gradients_alike(out: CheckText, *, may_lack: bool) -> None:
+    # A unit that no backward reaches, or one too many, may be whole, with other parameters.
+    out.named = True
+    if not may_lack:
+        each = "name: p.grad.full_tensor() if fsdp else p.grad for name, p in named.items()"
+        out.right.append(f"return {{{each}}}")
+        return
+    out.right += [
+        *statement(
+            "grads = ",
+            Call(
+                "",
+                (
+                    "name: torch.zeros_like(p) if p.grad is None else p.grad "
+                    "for name, p in named.items()",
+                ),
+                "{}",
+            ),
+            depth=1,
+        ),
+        "return {name: grad.full_tensor() if fsdp else grad for name, grad in grads.items()}",
+    ]
+
+
+def _shows_whole(case: CaseSpec) -> bool:
+    """Whether every unit of fsdp1 shows original parameters, none of them cut."""
+    plan = case.plan
+    return isinstance(plan, Fsdp1Plan) and all(
+        unit.use_orig_params and unit.sharding == "NO_SHARD" for unit in plan.units
+    )
 
 
 def _summoned(out: CheckText, case: CaseSpec, value: str, more: str = "") -> None:
@@ -134,8 +247,8 @@ def _whole(out: CheckText, case: CaseSpec, value: str, more: str = "") -> None:
     if any(unit.cpu_offload for unit in case.plan.units):
         value += ".to(device)"
     source = "model.named_parameters()"
-    if may_lack_grads(case):
-        # A unit that no backward reaches may stay whole, and then has other parameters.
+    if may_lack_grads(case) or any(c.reentrant for c in case.checkpoints):
+        # A unit that no backward reaches, or one too many, may be whole, with other parameters.
         out.sharded.append("sharded = dict(model.named_parameters())")
         source = "sharded.items()"
     if None in unit_owner(case).values():

@@ -15,7 +15,7 @@ from fsdpfuzz.verdict import Finding
 
 RTOL, ATOL = 1.3e-6, 1e-5
 """Of ``torch.testing.assert_close`` for float32."""
-MAX_MESSAGE = 400
+MAX_MESSAGE = 240
 _MAX_PLACE = 160
 _LABEL = 12
 
@@ -34,6 +34,11 @@ _WHAT = {
     "state_dict_keys": "saves a state dict with wrong entries",
     "state_dict_values": "saves a state dict with wrong values",
     "state_dict_round_trip": "does not restore the state dict that it saved",
+    "twins_agree": "trains to another result where it must not",
+    "offload_entered": "offloads activations more or less often than asked",
+    "reshard_count": "reshards its units more or less often than it should",
+    "order_warning": "warns wrongly of another order",
+    "order_error": "lets ranks differ in their first order",
     "no_hang": "hangs",
     "no_rank_death": "ends a rank's process",
     "equal_rejection": "refuses on some ranks what others accept",
@@ -58,7 +63,7 @@ def header(aim: Aim, finding: Finding | None, context: Context) -> list[str]:
     """The docstring's lines, quotes included."""
     ranks = aim.case.world_size
     run = f"torchrun --nproc-per-node {ranks} {context.script}"
-    key = f" ({finding.key})" if finding else ""
+    key = f" ({_short_key(finding)})" if finding else ""
     first = f'"""{_safe(title(aim.case, finding) + key)}'
     lines = [*textwrap.wrap(first, WIDTH, break_long_words=False), ""]
     for label, text in (
@@ -74,6 +79,12 @@ def header(aim: Aim, finding: Finding | None, context: Context) -> list[str]:
             drop_whitespace=True,
         )
     return [*lines, '"""', ""]
+
+
+def _short_key(finding: Finding) -> str:
+    """The key without the exception's text, which is told below."""
+    kind, _, place = finding.key.partition("@")
+    return "@".join([kind, ":".join(place.split(":")[:2])]) if place else kind
 
 
 def _exit_codes(aim: Aim) -> str:
@@ -92,7 +103,7 @@ def _facts(aim: Aim, finding: Finding | None) -> Iterator[tuple[str, str]]:
         by = f" {_tolerance(finding)}, in float64 without FSDP" if aim.reference else ""
         yield "Expected", f"{_number(finding.expected)}{by}"
     else:
-        yield "Observed", " ".join(finding.message[:MAX_MESSAGE].split())
+        yield "Observed", " ".join(finding.message.partition("\n")[0][:MAX_MESSAGE].split())
         yield "Expected", finding.expected or "none of it"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fsdpfuzz.repro._layout import WIDTH
 
-_MODULES = ("faulthandler", "os")
+_MODULES = ("faulthandler", "os", "time", "warnings")
 _NAMES = {
     "Any": "typing",
     "Tensor": "torch",

@@ -157,7 +157,11 @@ def _node(
         case Residual():
             return own("Residual", child("body", node.body))
         case Repeat():
-            return own("Repeat", child("body", node.body), f"{node.times}", f'"{node.no_grad}"')
+            body = child("body", node.body)
+            if node.no_grad == "off":
+                return own("Repeat", body, f"{node.times}")
+            part = "" if node.no_grad == "body" else "0"
+            return own("RepeatAside", body, f"{node.times}", f'"{part}"')
         case Matrix():
             out = width_after(node.body, width)
             return own("Matrix", child("body", node.body), f"{out}", f"{node.buffered}")

@@ -20,9 +20,19 @@ def cleaned(case: CaseSpec, name: str = "name", *, fsdp: bool = True) -> str:
     return text
 
 
-def held_in(case: CaseSpec, names: Iterable[str], *, whole: bool = False) -> list[str]:
+def named_line(case: CaseSpec) -> str:
+    """A statement that keeps the parameters by name, as they are then."""
+    name = cleaned(case)
+    if name == "name":
+        return "named = dict(model.named_parameters())"
+    return f"named = {{{name}: p for name, p in model.named_parameters()}}"
+
+
+def held_in(
+    case: CaseSpec, names: Iterable[str], *, whole: bool = False, shown: bool = False
+) -> list[str]:
     """The names, and those of the flat parameters that hold any of them, or with ``whole`` nothing
-    else. A tied parameter goes by both of its names.
+    else. A tied parameter goes by both of its names. With ``shown`` none that FSDP's model lacks.
     """
     wanted = set(names)
     if not wanted:
@@ -40,4 +50,5 @@ def held_in(case: CaseSpec, names: Iterable[str], *, whole: bool = False) -> lis
         for unit, inside in owned.items()
         if (inside <= wanted if whole else inside & wanted)
     ]
-    return [*sorted(wanted), *flats]
+    hidden = set().union(*owned.values()) if shown else set[str]()
+    return [*sorted(wanted - hidden), *flats]

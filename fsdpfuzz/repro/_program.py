@@ -6,19 +6,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fsdpfuzz.errors import ContractError
 from fsdpfuzz.repro._layout import Call, Expression, call, flat, indented, statement
 from fsdpfuzz.repro._model import attribute
-from fsdpfuzz.repro._names import cleaned, held_in
+from fsdpfuzz.repro._names import cleaned, held_in, named_line
+from fsdpfuzz.repro._questions import (
+    calls_of,
+    drops_out,
+    may_lack_backward,
+    may_lack_grads,
+    rows_of,
+    several_pending,
+)
 from fsdpfuzz.repro._repeat import Repeated, repeated, waits
-from fsdpfuzz.repro._state import names
+from fsdpfuzz.repro._state import names, saving
 from fsdpfuzz.repro._wrap import Lines, in_attribute, recomputes
 from fsdpfuzz.spec import (
     Backward,
     CaseSpec,
     Dense,
-    Dropout,
-    EncoderLayer,
     Flip,
     Forward,
     Fsdp1Plan,
@@ -29,7 +34,6 @@ from fsdpfuzz.spec import (
     StateDict,
     Step,
     Switch,
-    Transformer,
     ZeroGrad,
     case_places,
     unit_owner,
@@ -40,7 +44,7 @@ PROJECTION = 7919
 STRIDE = 8
 """Seeds between one forward's inputs and the next one's: one for each rank."""
 
-Kept = Literal["", "loss.detach()", "x", "output", "state", "loaded"]
+Kept = Literal["", "loss.detach()", "x", "output.detach()", "state", "loaded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,24 +99,26 @@ class _Writer:
         self.case, self.manner = case, manner
         self.out = ProgramText(depth=depth)
         self.recomputed = in_attribute(case)
-        self.several = _several_pending(case.program)
+        self.several = several_pending(case.program)
         self.shape: Repeated = repeated(case.program)
+        self.tracked = "mem_tracker" in case.probes
+        self.pending = 0
         shown = (*self.shape.block, *self.shape.rest)
         self.in_function = sum(isinstance(op, Forward) for op in shown) > 1
-        self.average_in_function = sum(isinstance(op, Backward) for op in shown) > 1
+        self.backward_in_function = sum(isinstance(op, Backward) for op in shown) > 1
 
     def write(self) -> ProgramText:
         case, out, shape = self.case, self.out, self.shape
         if any(isinstance(op, RequiresGrad | Flip) for op in case.program):
-            out.lines.append(
-                f"named = {{{cleaned(case)}: p for name, p in model.named_parameters()}}"
-            )
+            out.lines.append(named_line(case))
         if any(isinstance(op, Flip) for op in case.program):
             out.functions += _FLIP
         if self.in_function:
             self._forward_function()
-        if self.manner.reference and self.average_in_function:
-            out.functions += ["", "", "def average(model):", *indented(_average(case))]
+        if self.manner.reference and self.backward_in_function:
+            first, *rest = _average(case)
+            body = [*self._plain_backward(), first.replace(" in ", " in [] if fsdp else "), *rest]
+            out.functions += ["", "", "def backward(loss, model, fsdp):", *indented(body)]
         if has_optimizer(case) and case.optimizer is not None:
             out.add("optimizer = ", self._optimizer(case.optimizer))
         if self.manner.keep:
@@ -120,10 +126,17 @@ class _Writer:
         if self.several:
             out.lines.append("pending = []")
         each = _forwards(shape.block)
+        operations: list[str] = []
         if shape.block:
-            out.lines.append(f"for i in range({shape.times}):")
-            out.lines += indented(self._operations(shape.block, each, 0))
-        out.lines += self._operations(shape.rest, 0, each * shape.times)
+            operations.append(f"for i in range({shape.times}):")
+            operations += indented(self._operations(shape.block, each, 0))
+        operations += self._operations(shape.rest, 0, each * shape.times)
+        if self.tracked:
+            out.need("torch.distributed._tools.fsdp2_mem_tracker", "FSDPMemTracker")
+            optimizer = "optimizer" if has_optimizer(case) else "None"
+            out.lines.append(f"tracker = FSDPMemTracker(model, {optimizer})")
+            operations = ["with tracker:", *indented(operations)]
+        out.lines += operations
         return out
 
     def _operations(self, ops: Sequence[Op], factor: int, index: int) -> Iterator[str]:
@@ -185,11 +198,7 @@ class _Writer:
             case Mode():
                 yield "model.train()" if op.train else "model.eval()"
             case RequiresGrad():
-                held = held_in(self.case, op.parameters)
-                depth = self.out.depth + 1
-                yield from statement("for name in ", _tuple(held), depth=depth, tail=":")
-                yield "    if name in named:"
-                yield f"        named[name].requires_grad_({op.value})"
+                yield from self._require_grad(op)
             case Flip():
                 ranks = ", ".join(map(str, op.ranks))
                 number = _switches(self.case).index(op.path)
@@ -199,8 +208,26 @@ class _Writer:
             case StateDict():
                 yield from self._state(op)
 
+    def _require_grad(self, op: RequiresGrad) -> Iterator[str]:
+        alike = not self.manner.reference or not isinstance(self.case.plan, Fsdp1Plan)
+        certain = alike and not self.case.ties
+        held = held_in(self.case, op.parameters, shown=certain)
+        change = f".requires_grad_({op.value})"
+        if certain and len(held) == 1:
+            yield f'named["{held[0]}"]{change}'
+            return
+        yield from statement("for name in ", _tuple(held), depth=self.out.depth + 1, tail=":")
+        if certain:
+            yield f"    named[name]{change}"
+        else:
+            yield "    if name in named:"
+            yield f"        named[name]{change}"
+
     def _forward(self, op: Forward, index: _Index) -> Iterator[str]:
         module = attribute(op.target)
+        if self.tracked and not self.pending:
+            yield "tracker.reset_mod_stats()  # they are those of one iteration"
+        self.pending += waits(op)
         if self.in_function:
             args = [module, index.text(), *(["dtype"] if self.manner.reference else [])]
             head, body = _results(self.manner), call("forward", *args)
@@ -214,7 +241,7 @@ class _Writer:
         else:
             made = list(self._inputs(index))
             yield from (*made, "with torch.no_grad():", *indented(self._outputs(module)))
-        if self.manner.keep in ("loss.detach()", "x", "output"):
+        if self.manner.keep in ("loss.detach()", "x", "output.detach()"):
             yield f"kept.append({self.manner.keep})"
         if self.several and waits(op):
             yield "pending.append(loss)"
@@ -231,13 +258,13 @@ class _Writer:
             yield f"x = torch.randn({shape}, generator=seeded).to(device{dtype}){grad}"
         else:
             shape = f"({inputs.batch}, {inputs.length})"
-            yield f"x = torch.randint({_rows(case)}, {shape}, generator=seeded).to(device)"
-        if _drops_out(case):
+            yield f"x = torch.randint({rows_of(case)}, {shape}, generator=seeded).to(device)"
+        if drops_out(case):
             yield f"torch.manual_seed({index.text(case.seed)})"
 
     def _outputs(self, module: str) -> Iterator[str]:
         case = self.case
-        through = "call" if self.recomputed & {op.target for op in _calls(case)} else ""
+        through = "call" if self.recomputed & {op.target for op in calls_of(case)} else ""
         yield f"output = {through}({module}, x)" if through else f"output = {module}(x)"
         if case.loss == "sum":
             yield "loss = output.sum()"
@@ -249,22 +276,34 @@ class _Writer:
     def _forward_function(self) -> None:
         parameters = "module, i, dtype" if self.manner.reference else "module, i"
         self.out.functions += ["", "", f"def forward({parameters}):"]
-        self.out.functions += indented([*self._inputs(_PARAMETER), *self._outputs("module")])
-        self.out.functions.append(f"    return {_results(self.manner)}")
+        body = [*self._inputs(_PARAMETER), *self._outputs("module")]
+        results = _results(self.manner)
+        if results == "loss":
+            body.append(f"return {body.pop().removeprefix('loss = ')}")
+        else:
+            body.append(f"return {results}")
+        self.out.functions += indented(body)
 
     def _backward(self, synchronised: bool) -> Iterator[str]:
+        self.pending = 0
         if self.several:
             yield "loss = torch.stack(pending).sum()"
             yield "pending.clear()"
-        if _may_lack_grad(self.case):
+        if self.manner.reference and synchronised and self.backward_in_function:
+            yield "backward(loss, model, fsdp)"
+            return
+        yield from self._plain_backward()
+        if self.manner.reference and synchronised:
+            first, *rest = _average(self.case)
+            yield first.replace(" in ", " in [] if fsdp else ")
+            yield from rest
+
+    def _plain_backward(self) -> Iterator[str]:
+        if may_lack_backward(self.case):
             yield "if loss.requires_grad:  # not if all that was used is frozen"
             yield "    loss.backward()"
         else:
             yield "loss.backward()"
-        if self.manner.reference and synchronised:
-            yield "if not fsdp:"
-            own = ["average(model)"] if self.average_in_function else _average(self.case)
-            yield from indented(own)
 
     def _optimizer(self, request: Optimizer) -> Call:
         out = held_in(self.case, self.case.held_out, whole=True)
@@ -287,7 +326,10 @@ class _Writer:
 
     def _state(self, op: StateDict) -> Iterator[str]:
         save, restored = names(self.case, op)
-        lines = [f"state = {save}(model)"]
+        shown = [*self.shape.block, *self.shape.rest]
+        depth = self.out.depth + 1 + self.manner.reference
+        once = shown.count(op) == 1
+        lines = saving(self.out, self.case, op, depth) if once else [f"state = {save}(model)"]
         if self.manner.keep != "state":
             lines.append(f"loaded = {restored}(state)")
         if self.manner.keep in ("state", "loaded"):
@@ -308,7 +350,7 @@ def flip(model, named, number, prefix):
 
 
 def _results(manner: Manner) -> str:
-    return {"x": "x, loss", "output": "output, loss"}.get(manner.keep, "loss")
+    return {"x": "x, loss", "output.detach()": "output, loss"}.get(manner.keep, "loss")
 
 
 def _average(case: CaseSpec) -> list[str]:
@@ -327,70 +369,12 @@ def _average(case: CaseSpec) -> list[str]:
     ]
 
 
-def may_lack_grads(case: CaseSpec) -> bool:
-    """Whether a parameter may have no gradient at all."""
-    found = case_places(case)
-    return (
-        _may_lack_grad(case)
-        or bool(case.frozen)
-        or any(place.kind == "switch" for place in found)
-        or any(not p.used for place in found for p in place.parameters)
-        or any(op.target for op in _calls(case))
-    )
-
-
-def _drops_out(case: CaseSpec) -> bool:
-    """Whether a forward draws random numbers."""
-    return any(
-        isinstance(place.node, Dropout | EncoderLayer | Transformer)
-        and getattr(place.node, "dropout", 1.0) > 0.0
-        for place in case_places(case)
-    )
-
-
 def _forwards(ops: Sequence[Op]) -> int:
     return sum(isinstance(op, Forward) for op in ops)
 
 
-def _calls(case: CaseSpec) -> list[Forward]:
-    return [op for op in case.program if isinstance(op, Forward)]
-
-
-def _several_pending(program: Sequence[Op]) -> bool:
-    pending = most = 0
-    for op in program:
-        if isinstance(op, Backward):
-            pending = 0
-        elif isinstance(op, Forward) and waits(op):
-            pending += 1
-            most = max(most, pending)
-    return most > 1
-
-
-def _may_lack_grad(case: CaseSpec) -> bool:
-    """Whether a loss might not require grad, so that there is nothing to go back through."""
-    if isinstance(case.inputs, Dense) and case.inputs.requires_grad:
-        return False
-    trained = [p for place in case_places(case) for p in place.parameters if p.used]
-    return (
-        not trained
-        or bool(case.frozen)
-        or any(c.reentrant for c in case.checkpoints)
-        or any(isinstance(op, RequiresGrad | Flip) for op in case.program)
-        or any(op.target for op in _calls(case))
-    )
-
-
 def _switches(case: CaseSpec) -> list[str]:
     return [place.path for place in case_places(case) if isinstance(place.node, Switch)]
-
-
-def _rows(case: CaseSpec) -> int:
-    for place in case_places(case):
-        rows = getattr(place.node, "rows", None)
-        if place.kind in ("embedding", "transformer") and isinstance(rows, int):
-            return rows
-    raise ContractError("tokens go into a model without an embedding")
 
 
 def _tuple(names: Sequence[str]) -> Expression:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import builtins
 import re
 
+from fsdpfuzz.invariants import ORDER_ERROR
 from fsdpfuzz.repro._aim import Aim, aim_at
-from fsdpfuzz.repro._checks import KEPT, check_text
+from fsdpfuzz.repro._checks import check_text, kept
 from fsdpfuzz.repro._context import Context
 from fsdpfuzz.repro._header import header
 from fsdpfuzz.repro._imports import import_block
 from fsdpfuzz.repro._layout import STEP, WIDTH, flat, indented, statement
 from fsdpfuzz.repro._model import changes, model_text
+from fsdpfuzz.repro._names import named_line
 from fsdpfuzz.repro._program import Manner, ProgramText, program_text
 from fsdpfuzz.repro._quote import quote
 from fsdpfuzz.repro._state import functions, taken
 from fsdpfuzz.repro._structure import CheckText
+from fsdpfuzz.repro._twin import merged
 from fsdpfuzz.repro._wrap import Lines, checkpointed, in_attribute, recomputes, sharded
 from fsdpfuzz.spec import CaseSpec, Fsdp2Plan
 from fsdpfuzz.verdict import Finding
@@ -39,8 +42,11 @@ _END = (
     "dist.barrier()",
     "os._exit(0)  # gloo's threads can abort an ordinary exit",
 )
-_SYNCHRONISE = ("if cuda:", "    torch.cuda.synchronize()")
-_AVERAGES = "if not fsdp:"
+_SYNCHRONISE = "getattr(torch, device.type).synchronize()"
+_INSIDE = ("raises", "twins", "order_error")
+"""What trains within a function or a try."""
+_BLIND = ("raises", "hang", "death")
+"""What shows whatever the values are."""
 _MAX_FRAGMENT = 60
 
 
@@ -63,37 +69,49 @@ def render(
 
 
 class _Script:
-    def __init__(self, aim: Aim, finding: Finding | None, context: Context) -> None:
+    def __init__(
+        self, aim: Aim, finding: Finding | None, context: Context, *, is_usual: bool = False
+    ) -> None:
         self.aim, self.case = aim, aim.case
         self.finding, self.context = finding, context
         self.checks: CheckText = check_text(aim, finding)
         # What trains stands in a function or in a try, and FSDP's part there under an if.
-        depth = 1 if aim.reference or aim.kind == "raises" else 0
-        inside = depth + aim.reference if not taken(self.case) else 1
-        manner = Manner(reference=aim.reference, keep=KEPT.get(aim.kind, ""))
+        depth = 1 if aim.reference or aim.kind in _INSIDE else 0
+        inside = depth + (aim.reference or aim.kind == "twins") if not taken(self.case) else 1
+        manner = Manner(reference=aim.reference, keep=kept(aim, finding))
         self.program: ProgramText = program_text(self.case, manner, depth)
         self.shard: Lines = sharded(self.case, inside)
         self.replica: Lines = checkpointed(self.case, 2) if recomputes(self.case) else Lines()
+        self.usual: _Script | None = None
+        if aim.usual is not None and not is_usual:
+            pair = Aim(aim.kind, aim.usual, aim.case)
+            self.usual = _Script(pair, finding, context, is_usual=True)
         called = [*self.program.lines, *self.program.functions, *self.checks.lines]
-        self.state: Lines = functions(self.case, "\n".join(called))
+        self.state: Lines = functions(self.case, "\n".join(called), values=aim.kind not in _BLIND)
         precise = all(unit.precision is None for unit in self.case.plan.units)
-        self.model = model_text(
-            self.case, in_attribute(self.case), two_dtypes=aim.reference and precise
-        )
+        self.recomputed = in_attribute(self.case) | in_attribute(aim.usual or self.case)
+        self.model = model_text(self.case, self.recomputed, two_dtypes=aim.reference and precise)
         self.depth = depth
 
     def lines(self) -> list[str]:
-        recomputed = in_attribute(self.case)
-        classes = quote(self.model.classes, recomputed=bool(recomputed))
-        body = [*self._setup(), *classes, *self._helpers(), *self.program.functions]
+        classes = quote(self.model.classes, recomputed=bool(self.recomputed))
+        body = [*self._setup(), *classes, *self._helpers()]
+        body += self.program.functions if self._shares_functions else []
         functions = len(body) > len(self._setup())
         if self.aim.reference:
             body += ["", "", *self._train(), "", "", *self.checks.lines, *_VERDICT]
         else:
             body += ["", *([""] if functions else []), *self._alone()]
-        parts = (self.checks, self.program, self.shard, self.replica, self.state)
-        needed = {name for part in parts for name in part.imports}
+        needed = self._needed() | (self.usual._needed() if self.usual is not None else set())
         return [*import_block(body, needed), "", *body]
+
+    @property
+    def _shares_functions(self) -> bool:
+        return self.usual is None or self.usual.program.functions == self.program.functions
+
+    def _needed(self) -> set[str]:
+        parts = (self.checks, self.program, self.shard, self.replica, self.state)
+        return {name for part in parts for name in part.imports}
 
     def _setup(self) -> list[str]:
         level = self.case.debug_level
@@ -105,10 +123,10 @@ class _Script:
         """Functions where more than the training builds a model."""
         if not self._builds_more:
             return []
-        build = [*self._construction("dtype", 1), "return model"]
+        build = _returning(self._construction("dtype", 1))
         lines = ["", "", "def build(dtype):", *indented(build)]
         if taken(self.case):
-            lines += ["", "", "def shard(model):", *indented([*self.shard.lines, "return model"])]
+            lines += ["", "", "def shard(model):", *indented(_returning(self.shard.lines))]
         return lines + self.state.lines
 
     @property
@@ -129,18 +147,12 @@ class _Script:
         """A function that trains both the reference and FSDP."""
         lines = ["dtype = torch.float32 if fsdp else torch.float64"]
         lines += ["model = build(dtype)"] if self._builds_more else self._construction("dtype", 1)
-        lines += ["if fsdp:", *indented([*self._sharding(), *self.checks.sharded])]
-        if self.replica.lines:
-            lines += ["else:", *indented(self.replica.lines)]
+        sharding = [*self._sharding(), *self.checks.sharded]
+        lines += merged(self.replica.lines, sharding, "fsdp")
+        named = named_line(self.case)
+        lines += [named] if self.checks.named and named not in self.program.lines else []
         seen = ["if fsdp:", *indented(self.checks.seen)] if self.checks.seen else []
-        program, averaging = list(self.program.lines), list[str]()
-        if seen and _AVERAGES in program:
-            # The last thing that the program does, and only for the reference.
-            at = program.index(_AVERAGES)
-            if all(line.startswith(STEP) for line in program[at + 1 :]):
-                averaging = [line.removeprefix(STEP) for line in program[at + 1 :]]
-                del program[at:]
-        lines += [*program, *self.checks.lines_before, *seen, *averaging]
+        lines += [*self.program.lines, *self.checks.lines_before, *seen]
         return ["def train(fsdp):", *indented([*lines, *self.checks.right])]
 
     def _sharding(self) -> list[str]:
@@ -157,30 +169,59 @@ class _Script:
                 ]
             case "raises":
                 return self._raises()
+            case "order_error":
+                return self._order_error()
+            case "twins" if self.usual is not None:
+                own = not self._shares_functions
+                both = merged(self.usual.trained(own), self.trained(own), "twin")
+                train = ["def train(twin):", *indented(both)]
+                return ["", *train, "", "", *self.checks.lines, *_VERDICT]
             case "hang":
                 patience = f"{self.context.patience:g}"
                 return [
                     f"faulthandler.dump_traceback_later({patience}, exit=True)  # then it hangs",
                     *self._run(),
-                    *_SYNCHRONISE,
+                    _SYNCHRONISE,
                     "faulthandler.cancel_dump_traceback_later()",
                     *_END,
                 ]
             case "death":
-                return [*self._run(), *_SYNCHRONISE, *_END]
+                return [*self._run(), _SYNCHRONISE, *_END]
             case _:
                 return [*self._run(), "", *self.checks.lines, *_VERDICT]
 
     def _run(self) -> list[str]:
         more = self._builds_more
         lines = ["model = build(torch.float32)"] if more else self._construction("", self.depth)
-        return [*lines, *self._sharding(), *self.program.lines]
+        sharding = [*self._sharding(), *self.checks.sharded]
+        return [*self.checks.first, *lines, *sharding, *self.program.lines]
+
+    def trained(self, functions: bool) -> list[str]:
+        """The body of a function that trains and returns what a check compares."""
+        own = [line for line in self.program.functions if line] if functions else []
+        return [*own, *self._run(), *self.checks.seen]
+
+    def _order_error(self) -> list[str]:
+        return [
+            f"faulthandler.dump_traceback_later({self.context.patience:g}, exit=True)",
+            'text = "no error"',
+            "try:",
+            *indented(self._run()),
+            "except Exception as error:",
+            '    text = f"{type(error).__name__}: {error}"',
+            "faulthandler.cancel_dump_traceback_later()",
+            f'right = text.startswith("RuntimeError: {ORDER_ERROR}")',
+            'verdict = "not reproduced" if right else f"reproduced: {text}"',
+            'print(f"rank {rank}: {verdict}", flush=True)',
+            "time.sleep(1)  # what this rank has sent may be on its way still",
+            "os._exit(0 if right else 1)",
+        ]
 
     def _raises(self) -> list[str]:
         name, fragment = _signature(self.finding)
         return [
             "try:",
-            *indented([*self._run(), *_SYNCHRONISE]),
+            *indented([*self._run(), _SYNCHRONISE]),
             f"except {name} as error:",
             *(
                 [f"    if {_quoted(fragment)} not in str(error):", "        raise"]
@@ -191,6 +232,13 @@ class _Script:
             "    os._exit(1)  # the other ranks may wait for this one",
             *_END,
         ]
+
+
+def _returning(lines: list[str]) -> list[str]:
+    """The statements, with a return of ``model``, of its value if the last line makes it."""
+    if lines and lines[-1].startswith("model = "):
+        return [*lines[:-1], f"return {lines[-1].removeprefix('model = ')}"]
+    return [*lines, "return model"]
 
 
 def _signature(finding: Finding | None) -> tuple[str, str]:

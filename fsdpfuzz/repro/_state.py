@@ -35,33 +35,44 @@ def only_on_rank0(case: CaseSpec, op: StateDict) -> bool:
     return op.form == "full" and (op.rank0_only or op.cpu_offload)
 
 
-def functions(case: CaseSpec, used: str) -> Lines:
-    """``save(model)`` and ``restored(state)`` for each state dict, if ``used`` calls them."""
+def saving(out: Lines, case: CaseSpec, op: StateDict, depth: int) -> list[str]:
+    """Statements that save what ``op`` asks for as ``state``."""
+    if isinstance(case.plan, Fsdp1Plan):
+        return [*_context(out, op, depth, saving=True), "    state = model.state_dict()"]
+    return _save2(out, op, "state = ", depth)
+
+
+def functions(case: CaseSpec, used: str, *, values: bool) -> Lines:
+    """``save(model)`` and ``restored(state)`` for each state dict, if ``used`` calls them.
+
+    ``values`` says whether it matters what is loaded, and not only that it can be.
+    """
     out = Lines()
     first = isinstance(case.plan, Fsdp1Plan)
+    other = (*_BUILD, *(_EMPTY if values else ()), _SHARD)
     for op in taken(case):
         save, restored = names(case, op)
         if f"{save}(" in used:
-            body = _save1(out, op) if first else _save2(out, op)
+            body = _save1(out, op) if first else _save2(out, op, "return ", 1)
             out.lines += ["", "", f"def {save}(model):", *indented(body)]
         if f"{restored}(" in used:
             body = _load1(out, op) if first else _load2(out, case, op)
-            out.lines += ["", "", f"def {restored}(state):", *indented([*_OTHER, *body])]
+            out.lines += ["", "", f"def {restored}(state):", *indented([*other, *body])]
             out.lines.append("    return model")
     return out
 
 
-_OTHER = (
-    "model = build(torch.float32)",
+_BUILD = ("model = build(torch.float32)",)
+_EMPTY = (
     "with torch.no_grad():  # differs from what was saved in every element",
     "    for tensor in (*model.parameters(), *model.buffers()):",
     "        tensor.copy_(torch.where(tensor == 0, -1, 0))",
-    "model = shard(model)",
 )
+_SHARD = "model = shard(model)"
 
 
 def _save1(out: Lines, op: StateDict) -> list[str]:
-    return [*_context(out, op, saving=True), "    return model.state_dict()"]
+    return [*_context(out, op, 1, saving=True), "    return model.state_dict()"]
 
 
 def _load1(out: Lines, op: StateDict) -> list[str]:
@@ -74,12 +85,12 @@ def _load1(out: Lines, op: StateDict) -> list[str]:
         ]
     return [
         *lines,
-        *_context(out, op, saving=False),
+        *_context(out, op, 1, saving=False),
         "    model.load_state_dict(dict(state))",
     ]
 
 
-def _context(out: Lines, op: StateDict, *, saving: bool) -> list[str]:
+def _context(out: Lines, op: StateDict, depth: int, *, saving: bool) -> list[str]:
     out.need(_FSDP1, "FullyShardedDataParallel as FSDP", "StateDictType")
     args: list[Expression] = ["model", f"StateDictType.{_TYPES[op.form]}_STATE_DICT"]
     options = []
@@ -91,10 +102,10 @@ def _context(out: Lines, op: StateDict, *, saving: bool) -> list[str]:
         config = f"{_CONFIGS[op.form]}Config"
         out.need(_FSDP1, config)
         args.append(call(config, *options))
-    return statement("with ", call("FSDP.state_dict_type", *args), depth=1, tail=":")
+    return statement("with ", call("FSDP.state_dict_type", *args), depth=depth, tail=":")
 
 
-def _save2(out: Lines, op: StateDict) -> list[str]:
+def _save2(out: Lines, op: StateDict, head: str, depth: int) -> list[str]:
     out.need(_FSDP2, "get_model_state_dict")
     options = ["full_state_dict=True"] if op.form == "full" else []
     if op.cpu_offload or op.rank0_only:
@@ -103,7 +114,7 @@ def _save2(out: Lines, op: StateDict) -> list[str]:
     if options:
         out.need(_FSDP2, "StateDictOptions")
         args.append(Call("options=StateDictOptions", tuple(options)))
-    return statement("return ", call("get_model_state_dict", *args), depth=1)
+    return statement(head, call("get_model_state_dict", *args), depth=depth)
 
 
 def _load2(out: Lines, case: CaseSpec, op: StateDict) -> list[str]:

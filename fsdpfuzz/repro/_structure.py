@@ -38,8 +38,12 @@ class CheckText(Lines):
     same; ``lines_before`` comes before both.
     """
 
+    first: list[str] = field(default_factory=list)
+    """What comes before the model."""
     sharded: list[str] = field(default_factory=list)
     """What comes right after the sharding."""
+    named: bool = False
+    """Whether the parameters by name are used, as they are before the training."""
     lines_before: list[str] = field(default_factory=list)
     right: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)

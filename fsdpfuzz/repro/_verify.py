@@ -126,7 +126,8 @@ def _judge(
     if told is not None:
         return "reproduced", told[0][:500]
     hung = _HANG.search(text)
-    if hung is not None and symptom == "hang":
+    waits = symptom == "hang" or (finding is not None and finding.where.endswith(":hang"))
+    if hung is not None and waits:
         return "reproduced", f"the ranks gave no answer: {hung[0]}"
     if code is None:
         return "failed otherwise", f"no end within {timeout:g} s"
