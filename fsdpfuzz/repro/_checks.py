@@ -133,8 +133,8 @@ def _alike(out: CheckText, aim: Aim, finding: Finding | None) -> None:
 
 def _gradients(out: CheckText, case: CaseSpec, *, may_lack: bool, both: bool) -> None:
     """``both`` says whether the training of the reference has to return them as well."""
-    if both and _are_alike(case):
-        _gradients_alike(out, may_lack=may_lack)
+    if _are_alike(case, fsdp=not both):
+        _gradients_alike(out, may_lack=may_lack, both=both)
         return
     grad = "torch.zeros_like(p) if p.grad is None else p.grad" if may_lack else "p.grad"
     out.right += _returned(f"{_plain(case)}: {grad} for name, p in {_named(case)}", depth=1)
@@ -155,25 +155,30 @@ def _gradients(out: CheckText, case: CaseSpec, *, may_lack: bool, both: bool) ->
         _whole(out, case, f"({grad})" if may_lack else grad)
 
 
-def _are_alike(case: CaseSpec) -> bool:
-    """Whether the reference and fsdp2 have parameters of the same names, all of them sharded."""
+def _are_alike(case: CaseSpec, *, fsdp: bool) -> bool:
+    """Whether all that train have parameters of the same names, and fsdp2 shards them all.
+
+    ``fsdp`` says that there is no reference among them.
+    """
     return (
         not isinstance(case.plan, Fsdp1Plan)
         and not case.ties
         and None not in unit_owner(case).values()
         and not any(unit.cpu_offload for unit in case.plan.units)
-        and cleaned(case) in ("name", _plain(case))
+        and (fsdp or cleaned(case) in ("name", _plain(case)))
     )
 
 
-def _gradients_alike(out: CheckText, *, may_lack: bool) -> None:
+def _gradients_alike(out: CheckText, *, may_lack: bool, both: bool) -> None:
     # A unit that no backward reaches, or one too many, may be whole, with other parameters.
     out.named = True
+    lines = out.right if both else out.seen
     if not may_lack:
         each = "name: p.grad.full_tensor() if fsdp else p.grad for name, p in named.items()"
-        out.right.append(f"return {{{each}}}")
+        lines.append(f"return {{{each if both else each.replace(' if fsdp else p.grad', '')}}}")
         return
-    out.right += [
+    whole = "grad.full_tensor() if fsdp else grad" if both else "grad.full_tensor()"
+    lines += [
         *statement(
             "grads = ",
             Call(
@@ -186,7 +191,7 @@ def _gradients_alike(out: CheckText, *, may_lack: bool) -> None:
             ),
             depth=1,
         ),
-        "return {name: grad.full_tensor() if fsdp else grad for name, grad in grads.items()}",
+        f"return {{name: {whole} for name, grad in grads.items()}}",
     ]
 
 
@@ -291,11 +296,13 @@ def _compare(out: CheckText, aim: Aim) -> None:
     # Of what goes by two names, or was left by no backward, not every name need be there.
     tied = case.ties and not isinstance(case.plan, Fsdp1Plan)
     exact = stated and not any(isinstance(op, Step) for op in case.program)
-    allowed = "allowed = 0.0"
+    allowed: list[str] = []
+    test, bound = "not error <= 0", "0"
     if not exact:
         out.lines.append("largest = max(value.abs().max() for value in right.values())")
-        allowed = f"allowed = {_growth(case, aim)}torch.finfo(torch.{_coarsest(case)}).eps"
-        allowed += " * (256 * value.abs().max() + 32 * largest)"
+        eps = f"{_growth(case, aim)}torch.finfo(torch.{_coarsest(case)}).eps"
+        allowed.append(f"    allowed = {eps} * (256 * value.abs().max() + 32 * largest)")
+        test, bound = "not error <= allowed", "{allowed:.3g}"
     loop = ["for name, value in right.items():"]
     if tied or stated or not _can_be_saved(case):
         loop = ["for name in seen:", "    value = right[name]"]
@@ -303,9 +310,9 @@ def _compare(out: CheckText, aim: Aim) -> None:
         "wrong = []",
         *loop,
         "    error = (seen[name].to(value) - value).abs().max()",
-        f"    {allowed}",
-        "    if not error <= allowed:",
-        '        wrong.append(f"reproduced: {name} is off by {error:.3g}, above {allowed:.3g}")',
+        *allowed,
+        f"    if {test}:",
+        '        wrong.append(f"reproduced: {name} is off by {error:.3g}, above ' + f'{bound}")',
     ]
 
 

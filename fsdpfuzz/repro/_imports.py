@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from textwrap import wrap
 
 from fsdpfuzz.repro._layout import WIDTH
 
@@ -41,11 +42,9 @@ def _from(module: str, names: set[str]) -> list[str]:
     lines = [f"from {module} import {name}" for name in sorted(names) if " as " in name]
     plain = sorted((name for name in names if " as " not in name), key=_order)
     if plain:
-        line = f"from {module} import {', '.join(plain)}"
-        if len(line) > WIDTH:
-            lines += [f"from {module} import (", *(f"    {name}," for name in plain), ")"]
-        else:
-            lines.append(line)
+        head = f"from {module} import "
+        wrapped = wrap(", ".join(plain), WIDTH - len(head), break_long_words=False)
+        lines += [head + names.rstrip(",") for names in wrapped]
     return lines
 
 

@@ -62,6 +62,7 @@ class ProgramText(Lines):
     """Functions that the statements need, and the statements."""
 
     functions: list[str] = field(default_factory=list)
+    loops: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class _Writer:
         each = _forwards(shape.block)
         operations: list[str] = []
         if shape.block:
+            out.loops = True
             operations.append(f"for i in range({shape.times}):")
             operations += indented(self._operations(shape.block, each, 0))
         operations += self._operations(shape.rest, 0, each * shape.times)

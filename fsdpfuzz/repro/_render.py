@@ -77,7 +77,7 @@ class _Script:
         self.checks: CheckText = check_text(aim, finding)
         # What trains stands in a function or in a try, and FSDP's part there under an if.
         depth = 1 if aim.reference or aim.kind in _INSIDE else 0
-        inside = depth + (aim.reference or aim.kind == "twins") if not taken(self.case) else 1
+        inside = depth + (aim.reference or aim.kind == "twins") if not taken(self.case) else 2
         manner = Manner(reference=aim.reference, keep=kept(aim, finding))
         self.program: ProgramText = program_text(self.case, manner, depth)
         self.shard: Lines = sharded(self.case, inside)
@@ -86,12 +86,24 @@ class _Script:
         if aim.usual is not None and not is_usual:
             pair = Aim(aim.kind, aim.usual, aim.case)
             self.usual = _Script(pair, finding, context, is_usual=True)
+        self._name_what_is_kept_once(manner.keep)
         called = [*self.program.lines, *self.program.functions, *self.checks.lines]
         self.state: Lines = functions(self.case, "\n".join(called), values=aim.kind not in _BLIND)
         precise = all(unit.precision is None for unit in self.case.plan.units)
         self.recomputed = in_attribute(self.case) | in_attribute(aim.usual or self.case)
         self.model = model_text(self.case, self.recomputed, two_dtypes=aim.reference and precise)
         self.depth = depth
+
+    def _name_what_is_kept_once(self, keep: str) -> None:
+        """A state dict that is taken once needs no list to be kept in."""
+        append = f"kept.append({keep})"
+        lines = self.program.lines
+        where = [i for i, line in enumerate(lines) if line.strip() == append]
+        if keep not in ("state", "loaded") or len(where) != 1 or self.program.loops:
+            return
+        self.program.lines = [line for line in lines if line.strip() not in (append, "kept = []")]
+        for part in (self.checks.lines, self.checks.seen, self.checks.right):
+            part[:] = [line.replace("kept[-1]", keep).replace("kept[0]", keep) for line in part]
 
     def lines(self) -> list[str]:
         classes = quote(self.model.classes, recomputed=bool(self.recomputed))
@@ -125,13 +137,18 @@ class _Script:
             return []
         build = _returning(self._construction("dtype", 1))
         lines = ["", "", "def build(dtype):", *indented(build)]
-        if taken(self.case):
+        if self._restores:
             lines += ["", "", "def shard(model):", *indented(_returning(self.shard.lines))]
         return lines + self.state.lines
 
     @property
     def _builds_more(self) -> bool:
-        return bool(taken(self.case)) or any("build(" in line for line in self.checks.lines)
+        return self._restores or any("build(" in line for line in self.checks.lines)
+
+    @property
+    def _restores(self) -> bool:
+        """Whether a state dict is loaded into another model."""
+        return any("restored" in line for line in self.program.lines)
 
     def _construction(self, dtype: str, depth: int) -> list[str]:
         target = f"device, {dtype}" if dtype else "device"
@@ -149,14 +166,14 @@ class _Script:
         lines += ["model = build(dtype)"] if self._builds_more else self._construction("dtype", 1)
         sharding = [*self._sharding(), *self.checks.sharded]
         lines += merged(self.replica.lines, sharding, "fsdp")
-        named = named_line(self.case)
-        lines += [named] if self.checks.named and named not in self.program.lines else []
+        lines += self._named()
         seen = ["if fsdp:", *indented(self.checks.seen)] if self.checks.seen else []
         lines += [*self.program.lines, *self.checks.lines_before, *seen]
-        return ["def train(fsdp):", *indented([*lines, *self.checks.right])]
+        lines = _without_repeated_tests([*lines, *self.checks.right], "if fsdp:")
+        return ["def train(fsdp):", *indented(lines)]
 
     def _sharding(self) -> list[str]:
-        return ["model = shard(model)"] if taken(self.case) else self.shard.lines
+        return ["model = shard(model)"] if self._restores else self.shard.lines
 
     def _alone(self) -> list[str]:
         """A script without a reference."""
@@ -193,8 +210,16 @@ class _Script:
     def _run(self) -> list[str]:
         more = self._builds_more
         lines = ["model = build(torch.float32)"] if more else self._construction("", self.depth)
-        sharding = [*self._sharding(), *self.checks.sharded]
-        return [*self.checks.first, *lines, *sharding, *self.program.lines]
+        lines += self._sharding()
+        if more and self._restores:
+            lines = ["model = shard(build(torch.float32))"]
+        lines += [*self.checks.sharded, *self._named()]
+        return [*self.checks.first, *lines, *self.program.lines]
+
+    def _named(self) -> list[str]:
+        """Keeps the parameters by name if the check needs them and the program does not do so."""
+        named = named_line(self.case)
+        return [named] if self.checks.named and named not in self.program.lines else []
 
     def trained(self, functions: bool) -> list[str]:
         """The body of a function that trains and returns what a check compares."""
@@ -234,10 +259,25 @@ class _Script:
         ]
 
 
+def _without_repeated_tests(lines: list[str], test: str) -> list[str]:
+    """Blocks under the same test that follow each other, as one."""
+    kept: list[str] = []
+    under = ""
+    for line in lines:
+        if line == test and under == test:
+            continue
+        kept.append(line)
+        if not line.startswith(STEP):
+            under = line
+    return kept
+
+
 def _returning(lines: list[str]) -> list[str]:
     """The statements, with a return of ``model``, of its value if the last line makes it."""
     if lines and lines[-1].startswith("model = "):
         return [*lines[:-1], f"return {lines[-1].removeprefix('model = ')}"]
+    if lines and lines[-1].startswith("fully_shard(model, "):
+        return [*lines[:-1], f"return {lines[-1]}"]
     return [*lines, "return model"]
 
 

@@ -84,7 +84,10 @@ def _frozen(out: CheckText, case: CaseSpec, *, changed: bool) -> None:
     else:
         value = "p.detach()" if changed else "torch.zeros_like(p) if p.grad is None else p.grad"
         out.lines += [
-            f"seen = {{{cleaned(case)}: {value} for name, p in model.named_parameters()}}",
+            "seen = {",
+            f"    {cleaned(case)}: {value}",
+            "    for name, p in model.named_parameters()",
+            "}",
             "for name, value in seen.items():",
             '    seen[name] = value.full_tensor() if hasattr(value, "full_tensor") else value',
         ]
@@ -111,7 +114,9 @@ def _units(out: CheckText, case: CaseSpec) -> None:
     out.lines += statement("planned = ", planned)
     out.lines += [
         "units = sorted(",
-        f"    {name} for name, m in model.named_modules() if isinstance(m, {kind})",
+        f"    {name}",
+        "    for name, m in model.named_modules()",
+        f"    if isinstance(m, {kind})",
         ")",
         'text = f"reproduced: units {units}, but should be {planned}"',
         "wrong = [] if units == planned else [text]",
@@ -163,11 +168,8 @@ def _bytes(out: CheckText, case: CaseSpec, finding: Finding) -> None:
                 "for unit in FSDP.fsdp_modules(model):",
                 "    if unit._handle is not None:",
                 "        flat = unit._handle.flat_param",
-                *statement(
-                    "tensors += ",
-                    f"[flat, *(getattr(flat, name, None) for name in {_STORED})]",
-                    depth=2,
-                ),
+                f"        names = {_STORED}",
+                "        tensors += [flat, *(getattr(flat, name, None) for name in names)]",
             ]
         out.lines += [
             "storages = {}",
