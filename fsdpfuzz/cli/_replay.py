@@ -68,15 +68,19 @@ def read_all(paths: list[Path]) -> list[tuple[Path, Entry]]:
     from fsdpfuzz.corpus import find_entries, read_entry
 
     entries: list[tuple[Path, Entry]] = []
-    bad = 0
+    bad = list[CaseError]()
     for path in find_entries(paths):
         try:
             entries.append((path, read_entry(path)))
         except CaseError as error:
-            bad += 1
-            print(f"fsdpfuzz: {error}", file=sys.stderr)
+            bad.append(error)
+    if len(bad) + len(entries) == 1 and bad:
+        raise bad[0]
+    for one in bad:
+        print(f"fsdpfuzz: {one}", file=sys.stderr)
     if bad:
-        raise UsageError(f"PATH: {bad} of {bad + len(entries)} files hold no case; nothing was run")
+        of = f"{len(bad)} of {len(bad) + len(entries)}"
+        raise UsageError(f"PATH: {of} files hold no case; nothing was run")
     if not entries:
         raise UsageError(f"PATH: no cases in {', '.join(str(path) for path in paths)}")
     return entries
