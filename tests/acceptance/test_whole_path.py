@@ -88,7 +88,7 @@ def test_a_planted_fault_is_found_shrunk_kept_and_replayed(folder: Path) -> None
     assert result["examples"] == 16
     minimal = read_entry(folder / found["case"])
     assert len(minimal.case.plan.units) == 2
-    assert len(minimal.case.program) == 3
+    assert minimal.case.program == (Forward(), Backward())
     assert minimal.found is not None
     assert minimal.found.shrink_steps > 0
 
