@@ -50,8 +50,11 @@ def fine_tune_cases(
 
     Shrinks towards what `cases` shrinks to, nothing frozen.
     """
-    base = cases(apis=apis, world_sizes=world_sizes, misuse=misuse, avoid=avoid)
-    return _fine_tune_cases(base, frozenset(GROUND) - avoid)
+    bases = [
+        cases(apis=apis, world_sizes=world_sizes, misuse=wrong, avoid=avoid)
+        for wrong in ((False, misuse) if misuse else (False,))
+    ]
+    return _fine_tune_cases(st.one_of(bases), frozenset(GROUND) - avoid)
 
 
 @st.composite

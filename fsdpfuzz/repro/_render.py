@@ -33,7 +33,7 @@ torch.set_num_threads(1)
 """.strip().split("\n")
 _MESH = "mesh = dist.init_device_mesh(device.type, (ranks,))"
 _VERDICT = (
-    'print(f"rank {rank}:", "\\n".join(wrong) or "not reproduced", flush=True)',
+    """print(f"rank {rank}: {'; '.join(wrong) or 'not reproduced'}", flush=True)""",
     "dist.barrier()",
     "os._exit(1 if wrong else 0)  # gloo's threads can abort an ordinary exit",
 )

@@ -21,9 +21,9 @@ from fsdpfuzz.verdict import Finding
 
 TIMEOUT = 180.0
 TAIL = 4_000
-_REPRODUCED = re.compile(r"(?:\brank \d+: )?\breproduced: .*$", re.MULTILINE)
-"""Not from the line's start: what the ranks print may come one into the other."""
-_NOT = re.compile(r"\bnot reproduced\b")
+_REPRODUCED = re.compile(r"(?:rank \d+: )?reproduced: .*$", re.MULTILINE)
+"""Not from a line's or a word's start: what the ranks print may come one into the other."""
+_NOT = re.compile(r"not reproduced")
 _HANG = re.compile(r"^Timeout \([\d:.]+\)!", re.MULTILINE)
 _DEATH = re.compile(r"exitcode\s*:\s*(-?\d+)")
 _MARK = "FSDPFUZZ_VERIFY"

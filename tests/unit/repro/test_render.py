@@ -93,7 +93,8 @@ def test_every_seed_can_be_written(seed: Seed) -> None:
 @given(case=DRAWN, kind=st.sampled_from(["loss_parity", "grad_parity", "param_parity"]))
 def test_whatever_is_drawn_can_be_written(case: CaseSpec, kind: str) -> None:
     assume(any(isinstance(op, Forward) for op in case.program))
-    assert_sound(render(case, finding(kind, where=f"{case.api}:other"), CONTEXT))
+    odd = finding(kind, where=f"{case.api}:other", message="1.5, but should be 0.5 [somewhere]")
+    assert_sound(render(case, odd, CONTEXT))
 
 
 HOSTILE = 'x=1\\", """; import os #\n\x1b[2J\u202e "" \\N{BULLET} ```\n# heading'

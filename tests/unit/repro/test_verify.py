@@ -26,6 +26,8 @@ TORCHRUN = "ChildFailedError: \n  exitcode  : {} (pid: 12)"
         (1, "rank 0: not reproduced\nrank 1: reproduced: b is off", GRAD, "reproduced"),
         (1, "rank 0: reproduced: arank 1: not reproduced", GRAD, "reproduced"),
         (0, "rank 0: not reproduced", GRAD, "not reproduced"),
+        (0, "rank 1:rank 0:  not reproducednot reproduced", GRAD, "not reproduced"),
+        (1, "rank 1:rank 0: reproduced: areproduced: b", GRAD, "reproduced"),
         (0, "", GRAD, "failed otherwise"),
         (1, "KeyError: 'x'\n" + TORCHRUN.format(1), GRAD, "failed otherwise"),
         (1, "ModuleNotFoundError: No module named 'torch'", GRAD, "could not run"),
