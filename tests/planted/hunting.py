@@ -33,7 +33,7 @@ def hunt(
     property_name: str = "parity",
     number: int = 30,
     backend: Backend = "gloo",
-    shrink_seconds: float = 40.0,
+    shrink_seconds: float = 20.0,
 ) -> Summary:
     """A run of fsdp2 cases under a plant, with scripts."""
     profile = replace(PROFILES["dev"], shrink_seconds=shrink_seconds)
