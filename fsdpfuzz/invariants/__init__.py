@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.invariants._agreement import AGREEMENT, is_rejection
-from fsdpfuzz.invariants._base import Invariant, broken, tolerance
+from fsdpfuzz.invariants._base import UNDERFLOW, Invariant, broken, tolerance
 from fsdpfuzz.invariants._hooks import HOOKS
 from fsdpfuzz.invariants._memory import MEMORY
 from fsdpfuzz.invariants._order import ORDER, ORDER_ERROR, ORDER_WARNING, order_refused
@@ -33,6 +33,7 @@ __all__ = [
     "ORDER_ERROR",
     "ORDER_WARNING",
     "REGISTRY",
+    "UNDERFLOW",
     "WOBBLE",
     "Invariant",
     "broken",

@@ -14,11 +14,19 @@ Check = Callable[[CaseSpec, Observation], Iterator[Finding]]
 
 BASELINE_FACTOR = 16.0
 """FSDP may be this many times as far from float64 as DDP was on the same tensor."""
+COARSE_FACTOR = 64.0
+"""The same where a coarser dtype takes part, as many times over as that is coarser: what DDP
+lost in float32 tells how far terms cancel, if only by one draw of its rounding."""
+FLOAT32_EPS = 2.0**-23
 SCALE_FACTOR = 256.0
 """Rounding units of the tensor's own largest element that are always allowed."""
 FLOOR_FACTOR = 32.0
 """Rounding units of the largest element of all tensors that are always allowed: sums in
 which large terms cancel keep the rounding of those terms."""
+FLOAT16_EPS = 2.0**-10
+UNDERFLOW = 2.0**-18
+"""Always allowed where float16 takes part: 64 of its smallest steps. What is smaller than one
+of them is lost on the way, whatever is computed from it."""
 DIVERGED = 1e300
 """A baseline from which on DDP's own values were not finite."""
 
@@ -37,9 +45,13 @@ def tolerance(comparison: Comparison) -> float:
     if comparison.exact:
         return 0.0
     growth = max(1.0, math.sqrt(comparison.reduced))
-    return BASELINE_FACTOR * comparison.baseline + comparison.eps * growth * (
-        SCALE_FACTOR * comparison.scale + FLOOR_FACTOR * comparison.floor
-    )
+    rounding = SCALE_FACTOR * comparison.scale + FLOOR_FACTOR * comparison.floor
+    bound = BASELINE_FACTOR * comparison.baseline + comparison.eps * growth * rounding
+    if comparison.eps > FLOAT32_EPS:
+        bound += COARSE_FACTOR * comparison.baseline * comparison.eps / FLOAT32_EPS
+    if comparison.eps == FLOAT16_EPS:
+        bound += UNDERFLOW * growth
+    return bound
 
 
 def broken(comparison: Comparison) -> bool:

@@ -6,7 +6,9 @@ returned is in ``right``, what FSDP's returned in ``seen``, both tensors by name
 
 from __future__ import annotations
 
-from fsdpfuzz.invariants import ABSOLUTE, LARGE, WOBBLE
+from math import log2
+
+from fsdpfuzz.invariants import ABSOLUTE, LARGE, UNDERFLOW, WOBBLE
 from fsdpfuzz.repro._aim import Aim
 from fsdpfuzz.repro._layout import STEP, WIDTH, Call, indented, listing, statement
 from fsdpfuzz.repro._names import cleaned
@@ -302,6 +304,9 @@ def _compare(out: CheckText, aim: Aim) -> None:
         out.lines.append("largest = max(value.abs().max() for value in right.values())")
         eps = f"{_growth(case, aim)}torch.finfo(torch.{_coarsest(case)}).eps"
         allowed.append(f"    allowed = {eps} * (256 * value.abs().max() + 32 * largest)")
+        if _coarsest(case) == "float16":
+            lost = f"{_growth(case, aim)}2**{int(log2(UNDERFLOW))}"
+            allowed.append(f"    allowed += {lost}  # what float16 is too coarse for near zero")
         test, bound = "not error <= allowed", "{allowed:.3g}"
     loop = ["for name, value in right.items():"]
     if tied or stated or not _can_be_saved(case):

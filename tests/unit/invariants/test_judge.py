@@ -234,6 +234,23 @@ def test_tolerance_follows_ddp() -> None:
     assert tolerance(comparison(baseline=1e-2)) > 1e-2
 
 
+def test_what_float16_cannot_hold_is_no_deviation() -> None:
+    """Found by drawing: an output of 4e-9 that passes through float16 is 0."""
+    tiny = {"baseline": 0.0, "scale": 4e-9, "floor": 4e-9, "numel": 1}
+    half = comparison(eps=2.0**-10, **tiny)
+    assert 2.0**-24 < tolerance(half) < 1e-5
+    for eps in (2.0**-23, 2.0**-7):
+        assert tolerance(comparison(eps=eps, **tiny)) < 1e-7
+
+
+def test_a_coarser_dtype_loses_as_much_more_where_terms_cancel() -> None:
+    """Found by drawing: a gradient through a bottleneck, of terms that cancel but for 1e-5."""
+    cancels = {"scale": 2.5e-13, "floor": 2.5e-13, "baseline": 9.3e-18, "numel": 6}
+    assert tolerance(comparison(eps=2.0**-7, **cancels)) > 5.1e-12
+    steady = cancels | {"baseline": 2.5e-13 * 2.0**-24}
+    assert tolerance(comparison(eps=2.0**-7, **steady)) < 20 * 2.5e-13
+
+
 def test_every_registered_invariant_has_a_fault_here_or_in_its_own_file() -> None:
     elsewhere = {"twins_agree", "offload_entered", "reshard_count", "order_error", "order_warning"}
     elsewhere |= {"state_dict_keys", "state_dict_values", "state_dict_round_trip"}
