@@ -10,7 +10,7 @@ from fsdpfuzz.invariants._order import ORDER, ORDER_ERROR, ORDER_WARNING, order_
 from fsdpfuzz.invariants._parity import PARITY
 from fsdpfuzz.invariants._state_dict import STATE_DICT
 from fsdpfuzz.invariants._structure import STRUCTURE
-from fsdpfuzz.invariants._twins import ABSOLUTE, LARGE, TWINS, WOBBLE
+from fsdpfuzz.invariants._twins import ABSOLUTE, LARGE, TWINS, WOBBLE, adaptive_wobble
 from fsdpfuzz.observations import Observation, RankReport
 from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding, Verdict
@@ -36,6 +36,7 @@ __all__ = [
     "UNDERFLOW",
     "WOBBLE",
     "Invariant",
+    "adaptive_wobble",
     "broken",
     "judge",
     "tolerance",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdpfuzz.invariants._base import Invariant, subjects
+from fsdpfuzz.invariants._base import FLOAT32_EPS, Invariant, subjects
 from fsdpfuzz.observations import Comparison, Observation
-from fsdpfuzz.spec import CaseSpec, parting
+from fsdpfuzz.spec import CaseSpec, Step, parting
 from fsdpfuzz.verdict import Finding
 
 ABSOLUTE = 1e-5
@@ -19,15 +19,29 @@ WOBBLE = 64.0
 order may differ besides."""
 
 
-def allowed(comparison: Comparison) -> float:
+def allowed(comparison: Comparison, case: CaseSpec) -> float:
     """What may remain of the deviation; nothing where both compute the same in the same order."""
     if comparison.exact:
         return 0.0
-    return ABSOLUTE + WOBBLE * comparison.eps * max(0.0, comparison.scale - LARGE)
+    large = WOBBLE * comparison.eps * max(0.0, comparison.scale - LARGE)
+    return ABSOLUTE + large + adaptive_wobble(case, comparison.op)
 
 
-def _differs(comparison: Comparison) -> bool:
-    return not comparison.finite or comparison.error > allowed(comparison)
+def adaptive_wobble(case: CaseSpec, op: int) -> float:
+    """How far the steps up to ``op`` may carry apart what float32 rounds in other ways.
+
+    Adam divides a gradient by its own size: one that is only rounding, as before a layer that
+    norms its scale away, becomes a step of up to ``lr / eps`` times that rounding.
+    """
+    optimizer = case.optimizer
+    if optimizer is None or optimizer.name == "sgd":
+        return 0.0
+    steps = sum(isinstance(request, Step) for request in case.program[: op + 1])
+    return WOBBLE * FLOAT32_EPS * steps * optimizer.lr / optimizer.eps
+
+
+def _differs(comparison: Comparison, case: CaseSpec) -> bool:
+    return not comparison.finite or comparison.error > allowed(comparison, case)
 
 
 def _agree(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
@@ -37,7 +51,7 @@ def _agree(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
         for comparison in subject.against_case:
             past = until is not None and comparison.op >= until
             where = f"{case.api}:{subject.name}:{comparison.quantity}"
-            if past or subject.name in told or not _differs(comparison):
+            if past or subject.name in told or not _differs(comparison, case):
                 continue
             told.add(subject.name)
             yield Finding(
@@ -46,7 +60,7 @@ def _agree(case: CaseSpec, observation: Observation) -> Iterator[Finding]:
                 where=where,
                 message=f"{comparison.quantity}={comparison.observed:.9g} in the twin "
                 f"{subject.name!r}, but should be the case's {comparison.expected:.9g} "
-                f"{'exactly' if comparison.exact else f'within {allowed(comparison):.3g}'} "
+                f"{'exactly' if comparison.exact else f'within {allowed(comparison, case):.3g}'} "
                 f"[{comparison.name}, rank {report.rank}, program[{comparison.op}]]",
                 observed=repr(comparison.observed),
                 expected=repr(comparison.expected),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import log2
 
-from fsdpfuzz.invariants import ABSOLUTE, LARGE, UNDERFLOW, WOBBLE
+from fsdpfuzz.invariants import ABSOLUTE, LARGE, UNDERFLOW, WOBBLE, adaptive_wobble
 from fsdpfuzz.repro._aim import Aim
 from fsdpfuzz.repro._layout import STEP, WIDTH, Call, indented, listing, statement
 from fsdpfuzz.repro._names import cleaned
@@ -123,8 +123,9 @@ def _alike(out: CheckText, aim: Aim, finding: Finding | None) -> None:
             out.lines.append(f"    rtol = {relative}")
             relative = "rtol"
         eps = "torch.finfo(right.dtype).eps"
+        least = ABSOLUTE + adaptive_wobble(usual, len(usual.program))
         out.lines += [
-            f"    atol = {ABSOLUTE:g} + {WOBBLE:g} * {eps} * max(0, right.abs().max() - {LARGE:g})",
+            f"    atol = {least:.3g} + {WOBBLE:g} * {eps} * max(0, right.abs().max() - {LARGE:g})",
             f"    if not torch.allclose(value, right, rtol={relative}, atol=float(atol)):",
         ]
     out.lines += [
