@@ -24,7 +24,7 @@ from fsdpfuzz.loop._events import (
 from fsdpfuzz.loop._json import RESULT_SCHEMA, summary_document, write_json
 from fsdpfuzz.loop._ledger import Emit, WriteScript
 from fsdpfuzz.loop._machine import Resolved, guess_backend, installed_torch, resolve_machine
-from fsdpfuzz.loop._ports import Archive, KnownLike, PoolLike, Ports, Sighting, real_ports
+from fsdpfuzz.loop._ports import Archive, KnownLike, PoolLike, Ports, Sighting
 from fsdpfuzz.loop._profiles import PROFILES, Profile, profile_named, register_profiles
 from fsdpfuzz.loop._properties import (
     PROPERTIES,
@@ -35,6 +35,7 @@ from fsdpfuzz.loop._properties import (
     scope_now,
     set_scope,
 )
+from fsdpfuzz.loop._real import real_ports
 from fsdpfuzz.loop._run import DIGESTS, Stopped, run
 from fsdpfuzz.loop._scripts import FLAKY_ATTEMPTS, plant_launcher, write_script
 from fsdpfuzz.loop._session import Examined, Session

@@ -12,7 +12,7 @@ from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding, Verdict
 
 if TYPE_CHECKING:
-    from fsdpfuzz.loop._settings import SessionSettings
+    pass
 
 
 class PoolLike(Protocol):
@@ -90,27 +90,3 @@ class Ports:
     judge: Callable[[CaseSpec, Observation], Verdict]
     archive: Archive
     known: KnownLike
-
-
-def real_ports(settings: SessionSettings) -> Ports:
-    """The ports of a real session: ranks on this machine, files in the output folder."""
-    from fsdpfuzz.invariants import judge
-    from fsdpfuzz.loop._archive import FileArchive, FileKnown
-    from fsdpfuzz.ranks import Deadlines, Pool
-
-    profile = settings.profile
-
-    def make_pool(world_size: int) -> PoolLike:
-        return Pool(
-            world_size,
-            settings.backend,
-            deadlines=Deadlines(floor=profile.deadline_floor, ceiling=profile.deadline_ceiling),
-            plant=settings.plant,
-        )
-
-    return Ports(
-        make_pool=make_pool,
-        judge=judge,
-        archive=FileArchive(settings.output),
-        known=FileKnown(settings.known),
-    )

@@ -10,7 +10,8 @@ from types import TracebackType
 
 from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm
 from fsdpfuzz.loop._events import Rate
-from fsdpfuzz.loop._ports import PoolLike, Ports, Sighting, real_ports
+from fsdpfuzz.loop._ports import PoolLike, Ports, Sighting
+from fsdpfuzz.loop._real import real_ports
 from fsdpfuzz.loop._settings import SessionSettings
 from fsdpfuzz.observations import Observation
 from fsdpfuzz.spec import CaseSpec, digest

@@ -19,7 +19,8 @@ from fsdpfuzz.ranks._data import draw_inputs, loss_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._modules import call
 from fsdpfuzz.ranks._program import make_optimizer, module_at
-from fsdpfuzz.ranks._shard import Sharded, shard
+from fsdpfuzz.ranks._shard import Sharded
+from fsdpfuzz.ranks._sharding import shard
 from fsdpfuzz.spec import Backward, CaseSpec, Dense, Forward, Step, ZeroGrad
 
 _SHARDED = _FSDPRefType.SHARDED_PARAM

@@ -15,9 +15,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.spec import Checkpoint, Fsdp1Plan, Plan
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -83,20 +80,6 @@ class Sharded(Protocol):
 
     def grad_bytes(self) -> int:
         """Bytes of gradients on this rank."""
-
-
-def shard(
-    model: nn.Module, plan: Plan, checkpoints: tuple[Checkpoint, ...], env: RankEnv
-) -> Sharded:
-    """Places checkpoints and wraps ``model``, which lies on ``env.device``, as planned.
-
-    Raises whatever FSDP raises.
-    """
-    from fsdpfuzz.ranks import _fsdp1, _fsdp2
-
-    if isinstance(plan, Fsdp1Plan):
-        return _fsdp1.wrap(model, plan, checkpoints, env)
-    return _fsdp2.wrap(model, plan, checkpoints, env)
 
 
 def whole(fqn: str, parameter: nn.Parameter) -> Piece:

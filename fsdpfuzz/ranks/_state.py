@@ -23,7 +23,8 @@ from fsdpfuzz.ranks._build import build
 from fsdpfuzz.ranks._compare import Batch, Yardstick
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean
-from fsdpfuzz.ranks._shard import Sharded, dtype_of, shard
+from fsdpfuzz.ranks._shard import Sharded, dtype_of
+from fsdpfuzz.ranks._sharding import shard
 from fsdpfuzz.spec import (
     CaseSpec,
     Fsdp1Plan,

@@ -18,7 +18,8 @@ from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._names import clean
 from fsdpfuzz.ranks._probe import Counters
 from fsdpfuzz.ranks._program import Pass, make_optimizer
-from fsdpfuzz.ranks._shard import Piece, dtype_of, shard
+from fsdpfuzz.ranks._shard import Piece, dtype_of
+from fsdpfuzz.ranks._sharding import shard
 from fsdpfuzz.ranks._state import Taken, compare, layout_of, take
 from fsdpfuzz.ranks._trace import Trace, Values, synchronised_forwards
 from fsdpfuzz.ranks._twins import Likeness
