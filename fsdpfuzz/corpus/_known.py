@@ -137,10 +137,12 @@ class Ledger:
 def _runs(case: CaseSpec, finding: Finding) -> Iterator[tuple[CaseSpec, str]]:
     """What may have shown the finding, each with the key that it has without twins."""
     key, told = finding.key, finding.message
+    ended = f"{key}:"  # the twin may be what the key ends with
     for twin in case.twins:
-        named = f"{case.api}:{twin.name}:"
-        if f"/{named}" in key or f"[{twin.name}:" in told:
-            yield variant_of(case, twin), key.replace(f"/{named}", f"/{case.api}:", 1)
+        named = f"/{case.api}:{twin.name}:"
+        if named in ended or f"[{twin.name}:" in told:
+            own = ended.replace(named, f"/{case.api}:", 1).removesuffix(":")
+            yield variant_of(case, twin), own
             if finding.invariant != "twins_agree":
                 return
     yield case, key

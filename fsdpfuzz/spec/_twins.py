@@ -7,7 +7,7 @@ import msgspec
 from fsdpfuzz.spec._case import CaseSpec
 from fsdpfuzz.spec._model import Branches, EncoderLayer, Lora, Repeat, Residual, Transformer
 from fsdpfuzz.spec._plan import Twin
-from fsdpfuzz.spec._program import Backward, Forward
+from fsdpfuzz.spec._program import Backward, Forward, ZeroGrad
 from fsdpfuzz.spec._tree import case_places
 
 _OFFLOADS = ("offload", "function_offload")
@@ -34,7 +34,8 @@ def same_arithmetic(case: CaseSpec, twin: Twin) -> bool:
 
     Another plan sums gradients in another order. Other checkpoints do where the gradient of
     one tensor has several terms: of an activation that is used several times, or of a
-    parameter of which that holds. What comes back from an offload lies in memory in another
+    parameter of which that holds. A reentrant checkpoint adds to a gradient that is there in
+    another order than one backward does. What comes back from an offload lies in memory in another
     layout, for which kernels add in another order.
     """
     if twin.plan is not None and twin.plan != case.plan:
@@ -43,10 +44,25 @@ def same_arithmetic(case: CaseSpec, twin: Twin) -> bool:
         return True
     if any(c.kind in _OFFLOADS for c in (*case.checkpoints, *twin.checkpoints)):
         return False
+    if _accumulates(case) and any(c.reentrant for c in (*case.checkpoints, *twin.checkpoints)):
+        return False
     found = case_places(case)
     fans = any(isinstance(place.node, _FAN_OUT) for place in found)
     again = any(isinstance(place.node, Repeat) and place.node.times > 1 for place in found)
     return not (fans or again or case.ties or _pending_together(case))
+
+
+def _accumulates(case: CaseSpec) -> bool:
+    """Whether a backward meets gradients of one before."""
+    left = False
+    for op in case.program:
+        if isinstance(op, Backward) and left:
+            return True
+        if isinstance(op, Backward):
+            left = True
+        elif isinstance(op, ZeroGrad):
+            left = False
+    return False
 
 
 def _pending_together(case: CaseSpec) -> bool:
