@@ -9,7 +9,7 @@ import pytest
 
 from fsdpfuzz.corpus import Known, Ledger, known_document
 from fsdpfuzz.errors import CaseError
-from fsdpfuzz.spec import CaseSpec, as_document, features
+from fsdpfuzz.spec import CaseSpec, Fsdp1Unit, Twin, as_document, features
 from fsdpfuzz.verdict import Finding
 from tests.unit.corpus.samples import known_row, large, small
 
@@ -48,6 +48,24 @@ def test_an_entry_explains_its_finding(tmp_path: Path) -> None:
     assert match(known) == "a-known-one"
     for torch in ("2.7.0", "2.13.1", "2.13.0a0+git1234", "2.9.0.dev20260101+cu130"):
         assert match(known, torch=torch) == "a-known-one", torch
+
+
+@pytest.mark.parametrize("where", ["fsdp1:plain:grad", "fsdp1:plain"])
+def test_a_finding_of_a_twin_counts_as_one_of_the_case_that_the_twin_is(
+    where: str, tmp_path: Path
+) -> None:
+    own = "fsdp1" + where.removeprefix("fsdp1:plain")
+    row = known_row(keys=[f"grad_parity/mismatch/{own}"])
+    case = msgspec.structs.replace(large(), twins=(Twin(name="plain", checkpoints=()),))
+    assert match(load(tmp_path, row), changed(where=where), case) == "a-known-one"
+    whole = msgspec.structs.replace(
+        large().plan, units=(Fsdp1Unit(path="", sharding="SHARD_GRAD_OP"),)
+    )
+    other = msgspec.structs.replace(case, twins=(Twin(name="plain", plan=whole),))
+    assert match(load(tmp_path, row), changed(where=where), other) is None
+    assert (
+        match(load(tmp_path, row), changed(where=where.replace("plain", "plainer")), case) is None
+    )
 
 
 @pytest.mark.parametrize(
