@@ -300,9 +300,9 @@ def _compare(out: CheckText, aim: Aim) -> None:
     tied = case.ties and not isinstance(case.plan, Fsdp1Plan)
     exact = stated and not any(isinstance(op, Step) for op in case.program)
     allowed: list[str] = []
-    test, bound = "not error <= 0", "0"
+    test, bound, begin = "not error <= 0", "0", "wrong = []"
     if not exact:
-        out.lines.append("largest = max(value.abs().max() for value in right.values())")
+        begin = "wrong, largest = [], max(value.abs().max() for value in right.values())"
         eps = f"{_growth(case, aim)}torch.finfo(torch.{_coarsest(case)}).eps"
         allowed.append(f"    allowed = {eps} * (256 * value.abs().max() + 32 * largest)")
         if _coarsest(case) == "float16":
@@ -313,7 +313,7 @@ def _compare(out: CheckText, aim: Aim) -> None:
     if tied or stated or not _can_be_saved(case):
         loop = ["for name in seen:", "    value = right[name]"]
     out.lines += [
-        "wrong = []",
+        begin,
         *loop,
         "    error = (seen[name].to(value) - value).abs().max()",
         *allowed,

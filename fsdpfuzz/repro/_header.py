@@ -65,7 +65,7 @@ def header(aim: Aim, finding: Finding | None, context: Context) -> list[str]:
     run = f"torchrun --nproc-per-node {ranks} {context.script}"
     key = f" ({_short_key(finding)})" if finding else ""
     first = f'"""{_safe(title(aim.case, finding) + key)}'
-    lines = [*textwrap.wrap(first, WIDTH, break_long_words=False), ""]
+    lines = textwrap.wrap(first, WIDTH, break_long_words=False)
     for label, text in (
         ("Run", f"{run}   (exit code {_exit_codes(aim)})"),
         *_facts(aim, finding),

@@ -118,7 +118,11 @@ class _Writer:
             self._forward_function()
         if self.manner.reference and self.backward_in_function:
             first, *rest = _average(case)
-            body = [*self._plain_backward(), first.replace(" in ", " in [] if fsdp else "), *rest]
+            body = [
+                *self._plain_backward(),
+                first.replace(" in ", " in [] if fsdp else ", 1),
+                *rest,
+            ]
             out.functions += ["", "", "def backward(loss, model, fsdp):", *indented(body)]
         if has_optimizer(case) and case.optimizer is not None:
             out.add("optimizer = ", self._optimizer(case.optimizer))
@@ -238,6 +242,8 @@ class _Writer:
             lines = list(self._inputs(index)) + list(self._outputs(module))
         if op.grad:
             yield from lines
+        elif self.in_function and not self.manner.keep:
+            yield f"torch.no_grad()(forward)({', '.join(args)})"
         elif self.in_function:
             yield from ("with torch.no_grad():", *indented(lines))
         else:
@@ -297,7 +303,7 @@ class _Writer:
         yield from self._plain_backward()
         if self.manner.reference and synchronised:
             first, *rest = _average(self.case)
-            yield first.replace(" in ", " in [] if fsdp else ")
+            yield first.replace(" in ", " in [] if fsdp else ", 1)
             yield from rest
 
     def _plain_backward(self) -> Iterator[str]:
@@ -361,6 +367,9 @@ def _average(case: CaseSpec) -> list[str]:
     if may_lack_grads(case):
         each = ["if p.grad is not None:", *indented(each)]
     alone = sorted(fqn for fqn, owner in unit_owner(case).items() if owner is None)
+    if not alone and may_lack_grads(case):
+        grads = "[p.grad for p in model.parameters() if p.grad is not None]"
+        return [f"for grad in {grads}:", "    dist.all_reduce(grad.div_(ranks))"]
     if not alone:
         return ["for p in model.parameters():", *indented(each)]
     name = cleaned(case, fsdp=False) if recomputes(case) else "name"
