@@ -20,7 +20,7 @@ from fsdpfuzz.loop import (
     run,
 )
 from fsdpfuzz.observations import Observation, RankReport
-from fsdpfuzz.ranks import Pool
+from fsdpfuzz.pool import Pool
 from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Verdict
 

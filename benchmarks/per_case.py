@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from fsdpfuzz.forkserver import rank_environment
 from fsdpfuzz.observations import RankReport
-from fsdpfuzz.ranks import Backend
-from fsdpfuzz.ranks._server import rank_environment
+from fsdpfuzz.pool import Backend
 from fsdpfuzz.spec import CaseSpec, decode, encode
 
 _SECONDS = 300.0
@@ -58,7 +58,7 @@ def _rank(rank: int, world_size: int, backend: Backend, folder: str, case: bytes
     import torch.distributed as dist
 
     from fsdpfuzz.ranks import _worker
-    from fsdpfuzz.ranks._protocol import Setup
+    from fsdpfuzz.wire import Setup
 
     setup = Setup(rank=rank, world_size=world_size, backend=backend, folder=folder, generation=1)
     env = _worker._join(setup)

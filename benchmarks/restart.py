@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fsdpfuzz.ranks import Deadlines, Pool, choose_backend, probe_machine, sigterm_exits
+from fsdpfuzz.pool import Deadlines, Pool, choose_backend, probe_machine, sigterm_exits
 from fsdpfuzz.spec import CaseSpec
 from tests.misbehaviour import quick
 

@@ -48,7 +48,7 @@ from fsdpfuzz.loop import (
     run,
 )
 from fsdpfuzz.observations import Observation
-from fsdpfuzz.ranks import sigterm_exits
+from fsdpfuzz.pool import sigterm_exits
 from fsdpfuzz.spec import CaseSpec
 
 MAX_GROWTH = 0.10

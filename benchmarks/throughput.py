@@ -47,7 +47,7 @@ from fsdpfuzz.loop import (
     profile_named,
     resolve_machine,
 )
-from fsdpfuzz.ranks import Pool, probe_machine, sigterm_exits
+from fsdpfuzz.pool import Pool, probe_machine, sigterm_exits
 from fsdpfuzz.spec import (
     Backward,
     CaseSpec,

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.observations import RankReport, Subject
-from fsdpfuzz.ranks._board import Reading, read_board
 from fsdpfuzz.spec import (
     Backward,
     CaseSpec,
@@ -31,6 +30,7 @@ from fsdpfuzz.spec import (
     Step,
     digest,
 )
+from fsdpfuzz.wire import Recording, read_recording
 
 if TYPE_CHECKING:
     from fsdpfuzz.ranks._env import RankEnv
@@ -112,9 +112,9 @@ def call_aliases(case: CaseSpec, env: RankEnv) -> RankReport:
     return RankReport(rank=env.rank, digest=digest(case), subjects=(subject,))
 
 
-def read(env: RankEnv) -> Reading:
-    """What stands on the rank's own board."""
-    return read_board(env.folder / f"board-{env.rank}")
+def read(env: RankEnv) -> Recording:
+    """What stands on the rank's own recorder."""
+    return read_recording(env.folder / f"flight-{env.rank}")
 
 
 def misbehave(case: CaseSpec, env: RankEnv) -> RankReport:
@@ -123,7 +123,7 @@ def misbehave(case: CaseSpec, env: RankEnv) -> RankReport:
     import torch.distributed as dist
 
     env.collectives.clear()
-    env.board.stage("case:forward[0]")
+    env.flight.stage("case:forward[0]")
     report = None
     if case.seed and (env.rank == 1 or NAMES[case.seed].startswith("all_")):
         report = FAULTS[NAMES[case.seed]](env)
@@ -244,14 +244,14 @@ def garbage(env: RankEnv) -> None:
 
 
 def half_a_frame(env: RankEnv) -> None:
-    from fsdpfuzz.ranks._protocol import Ready, frame
+    from fsdpfuzz.wire import Ready, frame
 
     _channel().sendall(frame(Ready(rank=1, torch="x"))[:-1])
     os._exit(0)
 
 
 def unasked_message(env: RankEnv) -> None:
-    from fsdpfuzz.ranks._protocol import Ready, frame
+    from fsdpfuzz.wire import Ready, frame
 
     _channel().sendall(frame(Ready(rank=1, torch="x")))
 
@@ -288,13 +288,13 @@ def another_collective(env: RankEnv) -> None:
     import torch
     import torch.distributed as dist
 
-    # No other rank takes part, so it waits; nobody notices but the board.
+    # No other rank takes part, so it waits; nobody notices but the recorder.
     dist.broadcast(torch.ones(5, device=env.device), src=0)
     time.sleep(3600)
 
 
 def all_refuse(env: RankEnv) -> None:
-    env.board.stage("case:wrap")
+    env.flight.stage("case:wrap")
     raise ValueError("planted: refused")
 
 

@@ -32,7 +32,7 @@ def compare_losses(env: RankEnv) -> None:
 
     def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         report = train(case, env)
-        env.board.stage(f"{STAGE}:forward[0]")
+        env.flight.stage(f"{STAGE}:forward[0]")
         if "mem_tracker" in case.probes:
             return report  # the ranks train what the tracker tracks, and look at nothing else
         losses = printed_losses(render(case, None, Context(), print_losses=True), env)
@@ -51,7 +51,7 @@ def check_parity(env: RankEnv) -> None:
 
     def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         report = train(case, env)
-        env.board.stage(f"{STAGE}:forward[0]")
+        env.flight.stage(f"{STAGE}:forward[0]")
         said = run_script(render(case, None, Context()), env)
         assert said == (f"rank {env.rank}: not reproduced\n", 0), said
         return report

@@ -136,7 +136,7 @@ def check_command(
     """
     from fsdpfuzz import loop
     from fsdpfuzz.corpus import Known, check_known
-    from fsdpfuzz.ranks import probe_machine
+    from fsdpfuzz.pool import probe_machine
 
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
     path = known_file(known)

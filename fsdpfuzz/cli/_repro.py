@@ -16,7 +16,7 @@ from fsdpfuzz.loop import OUTPUT
 
 if TYPE_CHECKING:
     from fsdpfuzz.corpus import Entry
-    from fsdpfuzz.ranks import Machine
+    from fsdpfuzz.pool import Machine
     from fsdpfuzz.repro import Ablation, Context
     from fsdpfuzz.verdict import Finding
 
@@ -125,7 +125,7 @@ def context_of(
 
 def _machine() -> Machine | None:
     """This machine; None if it has no torch, without which a script can be written, too."""
-    from fsdpfuzz.ranks import probe_machine
+    from fsdpfuzz.pool import probe_machine
 
     try:
         return probe_machine()
@@ -136,7 +136,7 @@ def _machine() -> Machine | None:
 def _ablation(entry: Entry, finding: Finding, backend: str, plant: str | None) -> Ablation:
     from fsdpfuzz.cli._options import MAX_RANKS
     from fsdpfuzz.loop import Session, SessionSettings, resolve_machine
-    from fsdpfuzz.ranks import probe_machine
+    from fsdpfuzz.pool import probe_machine
     from fsdpfuzz.repro import ablate
 
     usable_folder(OUTPUT, "the output folder")

@@ -46,7 +46,7 @@ def resolve_machine(choice: str, world_sizes: tuple[int, ...]) -> Resolved:
     ``choice`` is ``auto``, ``gloo`` or ``nccl``. NCCL has one rank per GPU: of several world
     sizes those that need more are left out.
     """
-    from fsdpfuzz.ranks import choose_backend, probe_machine
+    from fsdpfuzz.pool import choose_backend, probe_machine
 
     machine = probe_machine()
     backend = choose_backend(machine, choice, min(world_sizes))

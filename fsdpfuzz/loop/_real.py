@@ -10,7 +10,7 @@ from fsdpfuzz.loop._settings import SessionSettings
 def real_ports(settings: SessionSettings) -> Ports:
     """The ports of a real session: ranks on this machine, files in the output folder."""
     from fsdpfuzz.invariants import judge
-    from fsdpfuzz.ranks import Deadlines, Pool
+    from fsdpfuzz.pool import Deadlines, Pool
 
     profile = settings.profile
 

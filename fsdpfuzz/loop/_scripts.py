@@ -68,7 +68,7 @@ def _confirm(session: Session, found: Found, path: Path, world_size: int) -> tup
 
 
 def _ablation(session: Session, case: CaseSpec, key: str) -> Ablation:
-    from fsdpfuzz.ranks import probe_machine
+    from fsdpfuzz.pool import probe_machine
     from fsdpfuzz.repro import ablate
 
     end = time.monotonic() + ABLATION_SECONDS
@@ -81,7 +81,7 @@ def _ablation(session: Session, case: CaseSpec, key: str) -> Ablation:
 
 
 def _context(session: Session, found: Found, name: str, ablation: Ablation | None) -> Context:
-    from fsdpfuzz.ranks import probe_machine
+    from fsdpfuzz.pool import probe_machine
     from fsdpfuzz.repro import Context, environment_of
 
     return Context(

@@ -1,23 +1,4 @@
-"""Real ranks: processes that train a case, and the controller that outlives them.
+"""What runs in a rank: receive a case, train it, observe, report.
 
-Importing this package does not import torch; only the ranks do.
+Only the processes that the fork server makes import its modules; they import torch.
 """
-
-from __future__ import annotations
-
-from fsdpfuzz.ranks._deadline import Deadlines
-from fsdpfuzz.ranks._machine import Machine, choose_backend, probe_machine
-from fsdpfuzz.ranks._pool import Backend, Pool
-from fsdpfuzz.ranks._server import close_forkserver
-from fsdpfuzz.ranks._signals import sigterm_exits
-
-__all__ = [
-    "Backend",
-    "Deadlines",
-    "Machine",
-    "Pool",
-    "choose_backend",
-    "close_forkserver",
-    "probe_machine",
-    "sigterm_exits",
-]

@@ -1,4 +1,4 @@
-"""Notes every collective that Python code issues: on the board, and counted by name.
+"""Notes every collective that Python code issues: in the flight recorder, and counted by name.
 
 Wrapped are the functions of ``torch.distributed``, which FSDP looks up when it calls them.
 What DDP's C++ reducer issues is not seen.
@@ -75,7 +75,7 @@ def _noting(
         given = args[position] if 0 <= position < len(args) else kwargs.get(argument)
         numel, dtype = _size(given)
         env.collectives[noted] = env.collectives.get(noted, 0) + 1
-        returned = env.board.collective(noted, numel, dtype)
+        returned = env.flight.collective(noted, numel, dtype)
         depth.inside = True
         try:
             return original(*args, **kwargs)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fsdpfuzz.ranks._board import Board
+from fsdpfuzz.wire import FlightRecorder
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class RankEnv:
     world_size: int
     backend: str
     device: torch.device
-    board: Board
+    flight: FlightRecorder
     folder: Path = Path()
     """The pool's private folder; gone when the pool is."""
     collectives: dict[str, int] = field(default_factory=dict)

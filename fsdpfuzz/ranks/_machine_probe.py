@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from fsdpfuzz.ranks._machine import Machine
+from fsdpfuzz.wire import Machine
 
 _MEMORY_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),

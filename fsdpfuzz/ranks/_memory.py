@@ -29,7 +29,7 @@ _SHARDED = _FSDPRefType.SHARDED_PARAM
 def measure(case: CaseSpec, env: RankEnv) -> Subject:
     """Trains ``case`` under the tracker; raises whatever FSDP or the tracker raises."""
     before = _active_bytes(env.device)
-    env.board.stage("case:wrap")
+    env.flight.stage("case:wrap")
     with env.device:
         model = build(case)
     sharded = shard(model, case.plan, case.checkpoints, env)
@@ -79,7 +79,7 @@ def _run(
     losses: list[Tensor] = []
     trained = False
     for i, op in enumerate(case.program):
-        env.board.stage(f"case:{op.__struct_config__.tag}[{i}]")
+        env.flight.stage(f"case:{op.__struct_config__.tag}[{i}]")
         match op:
             case Forward():
                 if trained and not losses:

@@ -94,7 +94,7 @@ def run_program(case: CaseSpec, trainee: Trainee, watcher: Watcher, env: RankEnv
     with ExitStack() as stack:
         stack.callback(lambda: pending.stack.close())  # noqa: PLW0108 (pending is rebound)
         for i, op in enumerate(case.program):
-            env.board.stage(f"{trainee.name}:{_label(op)}[{i}]")
+            env.flight.stage(f"{trainee.name}:{_label(op)}[{i}]")
             watcher.before(i, op)
             finished: list[Pass] = []
             match op:

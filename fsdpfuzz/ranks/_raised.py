@@ -9,7 +9,7 @@ from types import TracebackType
 import torch
 
 from fsdpfuzz.observations import MAX_MESSAGE, MAX_TRACEBACK, Raised
-from fsdpfuzz.ranks._text import bounded
+from fsdpfuzz.wire import bounded
 
 _DOCUMENTED = (ValueError, NotImplementedError)
 _TORCH = f"{Path(torch.__file__).parent}/"

@@ -43,7 +43,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         return RankReport(
             rank=env.rank, digest=digest(case), subjects=(subject,), work_seconds=seconds
         )
-    env.board.stage("reference:build")
+    env.flight.stage("reference:build")
     wide, _ = _record(case, env, torch.float64)
     single, how = _record(case, env, torch.float32)
     reference = Reference(wide, single)
@@ -102,7 +102,7 @@ def _observe(
     counters = Counters()
     env.collectives.clear()
     started = time.perf_counter()
-    env.board.stage(f"{name}:wrap")
+    env.flight.stage(f"{name}:wrap")
     with probes(counters):
         trainee = FsdpTrainee(case, env, name)
         comparer = Comparer(case, trainee, reference, counters, likeness, apart)

@@ -23,12 +23,15 @@ from torch.distributed import ProcessGroup, distributed_c10d
 
 from fsdpfuzz.errors import ContractError, UsageError
 from fsdpfuzz.observations import RankReport
-from fsdpfuzz.ranks._board import Board
 from fsdpfuzz.ranks._collectives import note_collectives
 from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.ranks._protocol import (
+from fsdpfuzz.ranks._raised import describe
+from fsdpfuzz.ranks._train import run_case
+from fsdpfuzz.spec import CaseSpec, decode, digest
+from fsdpfuzz.wire import (
     Answer,
     Failed,
+    FlightRecorder,
     Frames,
     Order,
     Ready,
@@ -37,9 +40,6 @@ from fsdpfuzz.ranks._protocol import (
     frame,
     order,
 )
-from fsdpfuzz.ranks._raised import describe
-from fsdpfuzz.ranks._train import run_case
-from fsdpfuzz.spec import CaseSpec, decode, digest
 
 __all__ = ["main", "run_case"]
 
@@ -69,8 +69,8 @@ def main(given: bytes, channel: socket.socket) -> None:
 
 def _join(setup: Setup) -> RankEnv:
     folder = Path(setup.folder)
-    board = Board(folder / f"board-{setup.rank}")
-    board.begin("start")
+    flight = FlightRecorder(folder / f"flight-{setup.rank}")
+    flight.begin("start")
     stacks = (folder / f"stacks-{setup.rank}").open("w")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
     faulthandler.enable(file=2)
@@ -95,13 +95,13 @@ def _join(setup: Setup) -> RankEnv:
         world_size=setup.world_size,
         backend=setup.backend,
         device=device,
-        board=board,
+        flight=flight,
         folder=folder,
     )
     # A rank is ready when a collective works, not when it has said that it would.
     _gather(torch.tensor([setup.rank], dtype=torch.uint8, device=device), env)
     note_collectives(env)
-    board.begin("ready")
+    flight.begin("ready")
     return env
 
 
@@ -124,7 +124,7 @@ def _serve(env: RankEnv, channel: socket.socket) -> None:
             message = order(body)
             answer = Answer(number=message.number, report=_attempt(message, env))
             channel.sendall(_fit(answer, env))
-            env.board.stage("idle")
+            env.flight.stage("idle")
             gc.collect()
             if len(sys.modules) != modules:
                 # What was imported meanwhile stays, too; to look at it costs milliseconds.
@@ -135,7 +135,7 @@ def _serve(env: RankEnv, channel: socket.socket) -> None:
 def _attempt(message: Order, env: RankEnv) -> RankReport:
     name = ""
     try:
-        env.board.begin("broadcast")
+        env.flight.begin("broadcast")
         name, case = _receive(message if isinstance(message, Run) else None, env)
         _drop_groups()
         report = run_case(case, env)
@@ -143,7 +143,7 @@ def _attempt(message: Order, env: RankEnv) -> RankReport:
             raise ContractError(f"run_case returned {type(report).__name__}, not a RankReport")
     except BaseException as error:
         # SystemExit and KeyboardInterrupt too: nothing that a case raises ends the rank.
-        report = RankReport(rank=env.rank, digest=name, raised=describe(error, env.board.now))
+        report = RankReport(rank=env.rank, digest=name, raised=describe(error, env.flight.now))
     return _with_usage(report)
 
 
@@ -197,7 +197,7 @@ def _gather(mine: Tensor, env: RankEnv) -> list[list[int]]:
 
 
 def _group() -> ProcessGroup:
-    # Straight to the group: the fuzzer's own collectives belong on no board and in no count.
+    # Straight to the group: the fuzzer's own collectives belong in no recorder and in no count.
     return distributed_c10d._get_default_group()
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from fsdpfuzz.ranks._board import Board
 from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.wire import FlightRecorder
 
 
 def main(plant: str, script: str) -> None:
@@ -30,7 +30,7 @@ def main(plant: str, script: str) -> None:
             world_size=ranks,
             backend="nccl" if cuda else "gloo",
             device=torch.device("cuda", rank) if cuda else torch.device("cpu"),
-            board=Board(Path(folder) / "board"),
+            flight=FlightRecorder(Path(folder) / "flight"),
             folder=Path(folder),
         )
         module, _, function = plant.partition(":")

@@ -8,7 +8,7 @@ from typing import get_args
 import msgspec
 
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.ranks import Machine
+from fsdpfuzz.pool import Machine
 from fsdpfuzz.verdict import Finding, Symptom
 
 _VALUES = re.compile(

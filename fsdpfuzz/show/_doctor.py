@@ -15,7 +15,7 @@ from fsdpfuzz.errors import FsdpFuzzError, MachineError, one_line
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import PROFILES, installed_torch
 from fsdpfuzz.observations import Observation
-from fsdpfuzz.ranks import Deadlines, Machine, Pool, choose_backend, probe_machine
+from fsdpfuzz.pool import Deadlines, Machine, Pool, choose_backend, probe_machine
 from fsdpfuzz.show._limits import Memory, in_words, memory_limits
 from fsdpfuzz.spec import (
     Backward,

@@ -12,7 +12,7 @@ import pytest
 from fsdpfuzz.corpus import Entry, Found, Known, write_entry
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import default_known, installed_torch
-from fsdpfuzz.ranks import Pool
+from fsdpfuzz.pool import Pool
 from fsdpfuzz.spec import CaseSpec, pretty
 from tests.acceptance.commands import fsdpfuzz
 from tests.unit.show.samples import SMALL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdpfuzz.invariants import judge
-from fsdpfuzz.ranks import Pool
+from fsdpfuzz.pool import Pool
 from fsdpfuzz.seeds import SEEDS
 from fsdpfuzz.spec import (
     Backward,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fsdpfuzz.observations import MAX_TRACEBACK, Observation
-from fsdpfuzz.ranks import Deadlines, Pool
+from fsdpfuzz.pool import Deadlines, Pool
 from tests.misbehaviour import FAULTS, quick
 
 ROOT = Path(__file__).parents[2]
@@ -165,7 +165,7 @@ def test_a_crash_says_where(pool: Pool) -> None:
 
 CONTROLLER = """
 import sys, time
-from fsdpfuzz.ranks import Deadlines, Pool, sigterm_exits
+from fsdpfuzz.pool import Deadlines, Pool, sigterm_exits
 from tests.misbehaviour import quick
 with sigterm_exits(), Pool(2, "gloo", plant="tests.misbehaviour:install") as pool:
     assert pool.run(quick()).clean

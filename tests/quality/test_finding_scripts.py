@@ -9,7 +9,7 @@ import pytest
 from fsdpfuzz.corpus import Known
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import default_known, plant_launcher
-from fsdpfuzz.ranks import Pool
+from fsdpfuzz.pool import Pool
 from fsdpfuzz.repro import Context, Verification, render, verify
 from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding

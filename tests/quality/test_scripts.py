@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fsdpfuzz.loop import PROPERTIES, Scope
 from fsdpfuzz.observations import Observation
-from fsdpfuzz.ranks import Pool
+from fsdpfuzz.pool import Pool
 from fsdpfuzz.seeds import SEEDS, Seed
 from fsdpfuzz.spec import CaseSpec, as_document
 from tests.scripts_in_ranks import STAGE

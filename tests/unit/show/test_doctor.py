@@ -11,7 +11,7 @@ import pytest
 import fsdpfuzz.show._doctor as doctor
 from fsdpfuzz.errors import MachineError, PoolError
 from fsdpfuzz.observations import Observation, RankReport
-from fsdpfuzz.ranks import Machine
+from fsdpfuzz.pool import Machine
 from fsdpfuzz.show import Diagnosis, Memory, as_diagnosis, diagnose, memory_limits
 from fsdpfuzz.show._limits import in_words
 from fsdpfuzz.spec import CaseSpec, digest

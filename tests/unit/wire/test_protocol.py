@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdpfuzz.observations import RankReport
-from fsdpfuzz.ranks._protocol import (
+from fsdpfuzz.wire import (
     MAX_FRAME,
     Answer,
     Come,

@@ -1,4 +1,4 @@
-"""A rank's board: what it is doing and its last collectives, readable after its death.
+"""A rank's flight recorder: what it is doing and its last collectives, readable after its death.
 
 A file of fixed layout, mapped into the rank's memory; a write costs about a microsecond and
 needs no system call, and the controller reads it whatever became of the rank.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RING = 256
-"""How many collectives a board remembers."""
+"""How many collectives a recorder remembers."""
 MAX_STAGE = 160
 
 _HEAD = struct.Struct("<QQH")  # issued, returned, length of the stage
@@ -42,7 +42,7 @@ class Collective:
         return (self.name, self.numel, self.dtype) == (other.name, other.numel, other.dtype)
 
 
-class Board:
+class FlightRecorder:
     """The writing side, in the rank."""
 
     def __init__(self, path: Path) -> None:
@@ -85,8 +85,8 @@ class Board:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What a board said."""
+class Recording:
+    """What a recorder said."""
 
     stage: str = ""
     issued: int = 0
@@ -110,14 +110,14 @@ class Reading:
         return f"{word} {self.collectives[-1]}"
 
 
-def read_board(path: Path) -> Reading:
-    """What the board says now; an empty reading if it was never made."""
+def read_recording(path: Path) -> Recording:
+    """What the recorder says now; an empty recording if it was never made."""
     try:
         data = path.read_bytes()
     except OSError:
-        return Reading()
+        return Recording()
     if len(data) < SIZE:
-        return Reading()
+        return Recording()
     issued, returned, length = _HEAD.unpack_from(data)
     stage = data[_STAGE_AT : _STAGE_AT + min(length, MAX_STAGE)].decode(errors="replace")
     found = []
@@ -127,7 +127,7 @@ def read_board(path: Path) -> Reading:
         )
         if kept == number:
             found.append(Collective(number, _text(name), numel, _text(dtype)))
-    return Reading(stage, issued, returned, tuple(found))
+    return Recording(stage, issued, returned, tuple(found))
 
 
 def _text(field: bytes) -> str:

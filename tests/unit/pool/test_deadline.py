@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.ranks._deadline import Deadlines, Pace
+from fsdpfuzz.pool._deadline import Deadlines, Pace
 
 BOUNDS = Deadlines(floor=2.0, ceiling=30.0, factor=10.0, learning=2, window=5)
 

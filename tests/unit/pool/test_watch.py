@@ -11,11 +11,10 @@ from typing import cast
 import pytest
 
 from fsdpfuzz.observations import Raised, RankReport
-from fsdpfuzz.ranks._board import Collective, Reading
-from fsdpfuzz.ranks._crew import Crew
-from fsdpfuzz.ranks._protocol import Answer, Ready
-from fsdpfuzz.ranks._rank import Rank
-from fsdpfuzz.ranks._watch import Watch
+from fsdpfuzz.pool._crew import Crew
+from fsdpfuzz.pool._rank import Rank
+from fsdpfuzz.pool._watch import Watch
+from fsdpfuzz.wire import Answer, Collective, Ready, Recording
 
 RAISED = Raised(type="RuntimeError", message="x", stage="s", frame="", documented=False)
 
@@ -27,7 +26,7 @@ class StillCrew:
         self.ranks = ranks
         self.waits: list[float] = []
         self._happen = happen
-        self.readings: tuple[Reading, ...] = ()
+        self.readings: tuple[Recording, ...] = ()
 
     def poll(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -36,8 +35,8 @@ class StillCrew:
     def settle(self) -> None:
         pass
 
-    def boards(self) -> tuple[Reading, ...]:
-        return self.readings or tuple(Reading(f"stage {rank.rank}") for rank in self.ranks)
+    def recordings(self) -> tuple[Recording, ...]:
+        return self.readings or tuple(Recording(f"stage {rank.rank}") for rank in self.ranks)
 
     def stacks(self) -> tuple[str, ...]:
         return tuple(f"stack {rank.rank}" for rank in self.ranks)
@@ -116,8 +115,8 @@ def test_after_a_failure_only_the_grace_is_waited(ranks: list[Rank]) -> None:
     assert max(crew.waits) <= 0.05
 
 
-def at(number: int, name: str, numel: int = 4) -> Reading:
-    return Reading("case:backward[1]", number, 0, (Collective(number, name, numel, "float32"),))
+def at(number: int, name: str, numel: int = 4) -> Recording:
+    return Recording("case:backward[1]", number, 0, (Collective(number, name, numel, "float32"),))
 
 
 @pytest.mark.parametrize(
@@ -126,12 +125,12 @@ def at(number: int, name: str, numel: int = 4) -> Reading:
         ((at(1, "all_gather"), at(1, "reduce_scatter")), True),
         ((at(1, "all_gather"), at(1, "all_gather", 6)), True),
         ((at(1, "all_gather"), at(1, "all_gather")), False),
-        ((at(1, "all_gather"), Reading("case:forward[0]")), False),
+        ((at(1, "all_gather"), Recording("case:forward[0]")), False),
     ],
     ids=["another collective", "another size", "the same", "one is slow"],
 )
 def test_ranks_that_disagree_for_certain_and_stand_still_need_no_deadline(
-    ranks: list[Rank], readings: tuple[Reading, ...], *, stuck: bool
+    ranks: list[Rank], readings: tuple[Recording, ...], *, stuck: bool
 ) -> None:
     def happen(ranks: list[Rank]) -> None:
         if len(crew.waits) == 8:
@@ -162,7 +161,7 @@ def test_ranks_that_move_are_not_stuck_whatever_they_disagree_on(ranks: list[Ran
 def test_a_rank_that_ended_without_a_collective_is_not_waited_for(ranks: list[Rank]) -> None:
     ranks[1].inbox.append(answer(1))
     watching, crew = watch(ranks, stall=0.0)
-    crew.readings = (at(1, "all_gather"), Reading("idle"))
+    crew.readings = (at(1, "all_gather"), Recording("idle"))
     hang = watching.wait(time.monotonic())
     assert hang is not None
     assert (hang.ranks, hang.odd_ranks, hang.after_failure) == ((0,), (1,), False)

@@ -12,12 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from fsdpfuzz.forkserver import ForkServer, ServerLostError
 from fsdpfuzz.observations import MAX_TRACEBACK
-from fsdpfuzz.ranks._board import Reading, read_board
-from fsdpfuzz.ranks._protocol import Order, Setup
-from fsdpfuzz.ranks._rank import Rank
-from fsdpfuzz.ranks._server import ForkServer, ServerLostError
-from fsdpfuzz.ranks._text import bounded
+from fsdpfuzz.pool._rank import Rank
+from fsdpfuzz.wire import Order, Recording, Setup, bounded, read_recording
 
 _WORKER = "fsdpfuzz.ranks._worker:main"
 _LINGER = 1.0
@@ -132,9 +130,9 @@ class Crew:
         with contextlib.suppress(ServerLostError):
             self._server.signal(pids, number)
 
-    def boards(self) -> tuple[Reading, ...]:
+    def recordings(self) -> tuple[Recording, ...]:
         """What each rank is doing."""
-        return tuple(read_board(self._folder / f"board-{rank.rank}") for rank in self.ranks)
+        return tuple(read_recording(self._folder / f"flight-{rank.rank}") for rank in self.ranks)
 
     def stacks(self) -> tuple[str, ...]:
         """The stack of every thread of every rank, as far as they can be had."""
@@ -163,7 +161,7 @@ class Crew:
                 self.poll(end - time.monotonic())
         finally:
             self._release()
-            for name in (f"store-{self._generation}", "board-*", "stacks-*"):
+            for name in (f"store-{self._generation}", "flight-*", "stacks-*"):
                 for file in self._folder.glob(name):
                     file.unlink(missing_ok=True)
 

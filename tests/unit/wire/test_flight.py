@@ -1,4 +1,4 @@
-"""What a rank writes on its board is what the controller reads, and where ranks part is found."""
+"""What a rank records is what the controller reads, and where ranks part is found."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from fsdpfuzz.ranks._board import MAX_STAGE, RING, Board, Collective, Reading, read_board
-from fsdpfuzz.ranks._disagreement import find_disagreement
+from fsdpfuzz.pool._disagreement import find_disagreement
+from fsdpfuzz.wire import MAX_STAGE, RING, Collective, FlightRecorder, Recording, read_recording
 
 NOBODY = frozenset[int]()
 
 
-def reading(*calls: str) -> Reading:
-    """A board with these collectives, ``name:numel`` each."""
+def reading(*calls: str) -> Recording:
+    """A recorder with these collectives, ``name:numel`` each."""
     made = [call.partition(":") for call in calls]
     collectives = tuple(
         Collective(i, name, int(numel), "float32") for i, (name, _, numel) in enumerate(made, 1)
     )
-    return Reading("case:backward[1]", len(calls), len(calls), collectives)
+    return Recording("case:backward[1]", len(calls), len(calls), collectives)
 
 
-def test_a_board_is_read_as_it_was_written(tmp_path: Path) -> None:
-    board = Board(tmp_path / "board")
-    board.begin("broadcast")
-    board.stage("case:forward[3]")
-    board.collective("all_reduce", 25, "float32")()
-    board.collective("broadcast", 5, "bfloat16")
-    found = read_board(tmp_path / "board")
-    assert found.stage == board.now == "case:forward[3]"
+def test_a_recorder_is_read_as_it_was_written(tmp_path: Path) -> None:
+    flight = FlightRecorder(tmp_path / "flight")
+    flight.begin("broadcast")
+    flight.stage("case:forward[3]")
+    flight.collective("all_reduce", 25, "float32")()
+    flight.collective("broadcast", 5, "bfloat16")
+    found = read_recording(tmp_path / "flight")
+    assert found.stage == flight.now == "case:forward[3]"
     assert (found.issued, found.returned) == (2, 1)
     assert list(map(str, found.collectives)) == [
         "all_reduce#1 of 25 float32",
@@ -38,46 +38,48 @@ def test_a_board_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_new_case_starts_at_one_again(tmp_path: Path) -> None:
-    board = Board(tmp_path / "board")
-    board.collective("all_reduce", 1, "float32")()
-    board.begin("broadcast")
-    assert read_board(tmp_path / "board") == Reading("broadcast", 0, 0, ())
-    board.collective("all_reduce", 7, "float32")()
-    assert read_board(tmp_path / "board").last == "is past all_reduce#1 of 7 float32"
+    flight = FlightRecorder(tmp_path / "flight")
+    flight.collective("all_reduce", 1, "float32")()
+    flight.begin("broadcast")
+    assert read_recording(tmp_path / "flight") == Recording("broadcast", 0, 0, ())
+    flight.collective("all_reduce", 7, "float32")()
+    assert read_recording(tmp_path / "flight").last == "is past all_reduce#1 of 7 float32"
 
 
 def test_the_last_collectives_are_kept(tmp_path: Path) -> None:
-    board = Board(tmp_path / "board")
+    flight = FlightRecorder(tmp_path / "flight")
     for number in range(1, RING + 11):
-        board.collective("all_reduce", number, "float32")()
-    found = read_board(tmp_path / "board")
+        flight.collective("all_reduce", number, "float32")()
+    found = read_recording(tmp_path / "flight")
     assert [call.numel for call in found.collectives] == list(range(11, RING + 11))
     assert found.at(10) is None
     assert found.at(RING + 10) == Collective(RING + 10, "all_reduce", RING + 10, "float32")
 
 
 def test_a_stage_is_cut_and_replaced_as_a_whole(tmp_path: Path) -> None:
-    board = Board(tmp_path / "board")
-    board.stage("x" * 1000)
-    assert read_board(tmp_path / "board").stage == "x" * MAX_STAGE
-    board.stage("\ud800é")
-    assert read_board(tmp_path / "board").stage == "?é"
+    flight = FlightRecorder(tmp_path / "flight")
+    flight.stage("x" * 1000)
+    assert read_recording(tmp_path / "flight").stage == "x" * MAX_STAGE
+    flight.stage("\ud800é")
+    assert read_recording(tmp_path / "flight").stage == "?é"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"short"])
-def test_a_board_that_was_never_made_reads_as_empty(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "board"
+def test_a_recorder_that_was_never_made_reads_as_empty(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "flight"
     if content is not None:
         path.write_bytes(content)
-    assert read_board(path) == Reading()
+    assert read_recording(path) == Recording()
 
 
-def test_equal_boards_do_not_disagree() -> None:
+def test_equal_recordings_do_not_disagree() -> None:
     assert find_disagreement([reading("a:1", "b:2")] * 3, NOBODY).text == ""
 
 
 @pytest.mark.parametrize(
-    ("boards", "odd", "text"),
+    ("recordings", "odd", "text"),
     [
         pytest.param(
             [reading("a:1", "b:2"), reading("a:1", "c:3"), reading("a:1", "b:2")],
@@ -101,9 +103,9 @@ def test_equal_boards_do_not_disagree() -> None:
     ],
 )
 def test_another_collective_is_certain(
-    boards: list[Reading], odd: tuple[int, ...], text: str
+    recordings: list[Recording], odd: tuple[int, ...], text: str
 ) -> None:
-    found = find_disagreement(boards, NOBODY)
+    found = find_disagreement(recordings, NOBODY)
     assert (found.odd_ranks, found.text, found.certain) == (odd, text, True)
 
 
@@ -121,12 +123,14 @@ def test_a_rank_that_is_through_with_less_is_certain() -> None:
     assert found.certain
 
 
-def test_more_collectives_than_a_board_keeps_are_compared_where_both_are_kept(
+def test_more_collectives_than_a_recorder_keeps_are_compared_where_both_are_kept(
     tmp_path: Path,
 ) -> None:
     for rank, calls in enumerate((RING + 5, RING + 9)):
-        board = Board(tmp_path / str(rank))
+        flight = FlightRecorder(tmp_path / str(rank))
         for _ in range(calls):
-            board.collective("all_reduce", 1, "float32")()
-    found = find_disagreement([read_board(tmp_path / "0"), read_board(tmp_path / "1")], NOBODY)
+            flight.collective("all_reduce", 1, "float32")()
+    found = find_disagreement(
+        [read_recording(tmp_path / "0"), read_recording(tmp_path / "1")], NOBODY
+    )
     assert found.text.startswith(f"rank 0 issued no collective #{RING + 6}")

@@ -1,11 +1,11 @@
-"""Which ranks went another way: the first collective on which their boards differ."""
+"""Which ranks went another way: the first collective on which their recordings differ."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fsdpfuzz.ranks._board import Collective, Reading
+from fsdpfuzz.wire import Collective, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +18,17 @@ class Disagreement:
     """False if the odd ranks may merely be slow: they issued nothing where others wait."""
 
 
-def find_disagreement(boards: Sequence[Reading], through: frozenset[int]) -> Disagreement:
+def find_disagreement(recordings: Sequence[Recording], through: frozenset[int]) -> Disagreement:
     """Compares the collectives of all ranks by their number.
 
     ``through`` are the ranks that have answered or died: what they have not issued, they
     never will.
     """
-    everyone = range(len(boards))
-    oldest = max((board.collectives[0].number for board in boards if board.collectives), default=1)
-    newest = max((board.issued for board in boards), default=0)
+    everyone = range(len(recordings))
+    oldest = max((r.collectives[0].number for r in recordings if r.collectives), default=1)
+    newest = max((r.issued for r in recordings), default=0)
     for number in range(oldest, newest + 1):
-        calls = {rank: boards[rank].at(number) for rank in everyone}
+        calls = {rank: recordings[rank].at(number) for rank in everyone}
         groups = _groups(calls)
         if len(groups) > 1:
             return _describe(groups, calls, number, through)

@@ -8,7 +8,7 @@ import re
 import socket
 import time
 
-from fsdpfuzz.ranks._protocol import Frames, GarbageError, Order, Reply, frame, reply
+from fsdpfuzz.wire import Frames, GarbageError, Order, Reply, frame, reply
 
 MAX_OUTPUT = 64 << 10
 """Bytes kept of what a rank prints: the last ones."""

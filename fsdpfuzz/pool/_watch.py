@@ -7,11 +7,10 @@ import time
 import msgspec
 
 from fsdpfuzz.observations import MAX_TRACEBACK, Death, Hang, Raised, RankReport
-from fsdpfuzz.ranks._board import Reading
-from fsdpfuzz.ranks._crew import Crew
-from fsdpfuzz.ranks._disagreement import find_disagreement
-from fsdpfuzz.ranks._protocol import Answer
-from fsdpfuzz.ranks._rank import Rank
+from fsdpfuzz.pool._crew import Crew
+from fsdpfuzz.pool._disagreement import find_disagreement
+from fsdpfuzz.pool._rank import Rank
+from fsdpfuzz.wire import Answer, Recording
 
 STALL = 0.8
 """Seconds without a move after which ranks that certainly disagree are given up."""
@@ -44,7 +43,7 @@ class Watch:
         self._digest = digest
         self._stall = stall
         self._failed_at = 0.0
-        self._boards: tuple[Reading, ...] = ()
+        self._recordings: tuple[Recording, ...] = ()
         self._moved_at = 0.0
 
     def wait(self, started: float) -> Hang | None:
@@ -68,13 +67,13 @@ class Watch:
 
     def _is_stuck(self, waiting: list[Rank], now: float) -> bool:
         """Whether the ranks disagree for certain and have stood still."""
-        boards = self._crew.boards()
-        if boards != self._boards:
-            self._boards, self._moved_at = boards, now
+        recordings = self._crew.recordings()
+        if recordings != self._recordings:
+            self._recordings, self._moved_at = recordings, now
             return False
         if now - self._moved_at < self._stall:
             return False
-        return find_disagreement(boards, self._through(waiting)).certain
+        return find_disagreement(recordings, self._through(waiting)).certain
 
     def _through(self, waiting: list[Rank]) -> frozenset[int]:
         """The ranks that have answered or died."""
@@ -125,18 +124,18 @@ class Watch:
         output = rank.printed(MAX_TRACEBACK)
         if rank.killed and code < 0:
             output = f"{output}\n(killed because {rank.lost})".lstrip()
-        stage = self._crew.boards()[rank.rank].stage
+        stage = self._crew.recordings()[rank.rank].stage
         self.deaths.append(Death(rank=rank.rank, exitcode=code, stage=stage, output=output))
 
     def _hang(self, waiting: list[Rank], seconds: float) -> Hang:
-        boards = self._crew.boards()
+        recordings = self._crew.recordings()
         stacks = self._crew.stacks()
-        found = find_disagreement(boards, self._through(waiting))
+        found = find_disagreement(recordings, self._through(waiting))
         return Hang(
             ranks=tuple(rank.rank for rank in waiting),
             deadline=min(seconds, self._grace if self._failed_at else self._deadline),
-            stages=tuple(board.stage for board in boards),
-            stacks=tuple(map(_with_collective, boards, stacks)),
+            stages=tuple(recording.stage for recording in recordings),
+            stacks=tuple(map(_with_collective, recordings, stacks)),
             odd_ranks=found.odd_ranks,
             disagreement=found.text,
             mismatched=found.certain,
@@ -144,5 +143,5 @@ class Watch:
         )
 
 
-def _with_collective(board: Reading, stack: str) -> str:
-    return f"{board.last}\n{stack}" if board.last else stack
+def _with_collective(recording: Recording, stack: str) -> str:
+    return f"{recording.last}\n{stack}" if recording.last else stack

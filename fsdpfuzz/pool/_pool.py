@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Literal, Self
 
 from fsdpfuzz.errors import ContractError, MachineError, PoolError
+from fsdpfuzz.forkserver import ForkServer, ServerLostError
 from fsdpfuzz.observations import Observation
-from fsdpfuzz.ranks._crew import Crew
-from fsdpfuzz.ranks._deadline import Deadlines, Pace
-from fsdpfuzz.ranks._protocol import Come, Failed, Order, Ready, Run, Setup
-from fsdpfuzz.ranks._server import ForkServer, ServerLostError
-from fsdpfuzz.ranks._watch import Watch
+from fsdpfuzz.pool._crew import Crew
+from fsdpfuzz.pool._deadline import Deadlines, Pace
+from fsdpfuzz.pool._watch import Watch
 from fsdpfuzz.spec import CaseSpec, case_places, digest, encode
+from fsdpfuzz.wire import Come, Failed, Order, Ready, Run, Setup
 
 Backend = Literal["gloo", "nccl"]
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from fsdpfuzz.errors import ContractError, PoolError
-from fsdpfuzz.ranks import Deadlines, Pool
+from fsdpfuzz.pool import Deadlines, Pool
 from fsdpfuzz.spec import (
     Backward,
     CaseSpec,
@@ -288,7 +288,7 @@ def test_a_collective_that_calls_another_is_counted_once() -> None:
 def test_the_controller_does_not_import_torch() -> None:
     code = """
 import sys
-from fsdpfuzz.ranks import Pool, probe_machine
+from fsdpfuzz.pool import Pool, probe_machine
 from tests.misbehaviour import quick
 probe_machine()
 with Pool(2, "gloo", plant="tests.misbehaviour:install") as pool:

@@ -22,7 +22,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from fsdpfuzz.errors import MachineError, PoolError
-from fsdpfuzz.ranks._forkserver import (
+from fsdpfuzz.forkserver._process import (
     Ended,
     Forked,
     ForkRequest,
@@ -40,7 +40,7 @@ _ANSWER_SECONDS = 30.0
 _MAX_NOTICE = 1 << 16
 _BOOT = (
     "import sys, json; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
-    "from fsdpfuzz.ranks._forkserver import main; main(a['fd'], a['pid'], a['main'], a['home'])"
+    "from fsdpfuzz.forkserver._process import main; main(a['fd'], a['pid'], a['main'], a['home'])"
 )
 _N = TypeVar("_N", Started, Forked, Made)
 _notices: msgspec.json.Decoder[Notice] = msgspec.json.Decoder(Notice)

@@ -1,6 +1,6 @@
 """The process that ranks are forked from: torch imported once, a rank in milliseconds.
 
-Started by :class:`fsdpfuzz.ranks._server.ForkServer`. It forks on demand, reports how each
+Started by :class:`fsdpfuzz.forkserver._server.ForkServer`. It forks on demand, reports how each
 child ended, and owns the pools' folders. When the controller goes away, in whatever way, it
 kills the children, removes the folders and ends.
 """

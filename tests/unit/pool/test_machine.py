@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fsdpfuzz.errors import MachineError, UsageError
-from fsdpfuzz.ranks import Machine, choose_backend, probe_machine
+from fsdpfuzz.pool import Machine, choose_backend, probe_machine
 
 CPU = Machine(python="3.12", torch="2.13.0", gloo=True, features={"fsdp1": True})
 TWO = msgspec.structs.replace(CPU, nccl="2.28", gpus=2, cuda="13.0", cuda_available=True)

@@ -5,46 +5,17 @@ from __future__ import annotations
 import signal
 import socket
 import tempfile
-from typing import Literal
 
 import msgspec
 
 from fsdpfuzz.errors import MachineError, PoolError, UsageError
-from fsdpfuzz.ranks._server import ForkServer, ServerLostError
+from fsdpfuzz.forkserver import ForkServer, ServerLostError
+from fsdpfuzz.wire import BackendName, Machine
 
 _PROBE = "fsdpfuzz.ranks._machine_probe:main"
 _PROBE_SECONDS = 120.0
 _END_SECONDS = 10.0
 _MAX_ANSWER = 1 << 20
-BackendName = Literal["gloo", "nccl"]
-
-
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Python, torch and hardware as the ranks will find them."""
-
-    python: str
-    torch: str
-    cuda: str = ""
-    """CUDA version that torch was built for; empty without."""
-    cuda_available: bool = False
-    nccl: str = ""
-    """Version; empty if torch was built without NCCL."""
-    gloo: bool = False
-    mpi: bool = False
-    gpus: int = 0
-    gpu_names: tuple[str, ...] = ()
-    cores: int = 1
-    """That this process may use."""
-    memory_bytes: int = 0
-    """Bytes that this process may use, by machine and control group."""
-    features: dict[str, bool] = {}
-    """What this torch offers of what fsdpfuzz uses."""
-
-    @property
-    def default_backend(self) -> BackendName:
-        """NCCL where there are two GPUs or more, else gloo."""
-        return "nccl" if self.nccl and self.gpus >= 2 else "gloo"
-
 
 _machine: Machine | None = None
 

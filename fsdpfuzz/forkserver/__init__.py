@@ -1,0 +1,15 @@
+"""The process that ranks are forked from, with torch loaded once, and its controller's side.
+
+Importing this package does not import torch; only the forked process does.
+"""
+
+from __future__ import annotations
+
+from fsdpfuzz.forkserver._server import (
+    ForkServer,
+    ServerLostError,
+    close_forkserver,
+    rank_environment,
+)
+
+__all__ = ["ForkServer", "ServerLostError", "close_forkserver", "rank_environment"]

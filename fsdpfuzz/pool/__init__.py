@@ -1,0 +1,19 @@
+"""The controller's side of the ranks: start, send, deadline, post mortem, respawn. No torch."""
+
+from __future__ import annotations
+
+from fsdpfuzz.pool._deadline import Deadlines
+from fsdpfuzz.pool._machine import choose_backend, probe_machine
+from fsdpfuzz.pool._pool import Backend, Pool
+from fsdpfuzz.pool._signals import sigterm_exits
+from fsdpfuzz.wire import Machine
+
+__all__ = [
+    "Backend",
+    "Deadlines",
+    "Machine",
+    "Pool",
+    "choose_backend",
+    "probe_machine",
+    "sigterm_exits",
+]

@@ -1,0 +1,60 @@
+"""What the controller and its ranks share: messages, and the ranks' flight recorders.
+
+Both sides import it, so it stands at the bottom: it imports neither torch nor any other room
+but ``observations``.
+"""
+
+from __future__ import annotations
+
+from fsdpfuzz.wire._flight import (
+    MAX_STAGE,
+    RING,
+    Collective,
+    FlightRecorder,
+    Recording,
+    read_recording,
+)
+from fsdpfuzz.wire._machine import BackendName, Machine
+from fsdpfuzz.wire._protocol import (
+    MAX_FRAME,
+    Answer,
+    Come,
+    Failed,
+    Frames,
+    GarbageError,
+    Order,
+    Ready,
+    Reply,
+    Run,
+    Setup,
+    frame,
+    order,
+    reply,
+)
+from fsdpfuzz.wire._text import bounded
+
+__all__ = [
+    "MAX_FRAME",
+    "MAX_STAGE",
+    "RING",
+    "Answer",
+    "BackendName",
+    "Collective",
+    "Come",
+    "Failed",
+    "FlightRecorder",
+    "Frames",
+    "GarbageError",
+    "Machine",
+    "Order",
+    "Ready",
+    "Recording",
+    "Reply",
+    "Run",
+    "Setup",
+    "bounded",
+    "frame",
+    "order",
+    "read_recording",
+    "reply",
+]
