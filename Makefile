@@ -9,7 +9,7 @@ RUN := .venv/bin/python -m
 .PHONY: help fuzz test lint types wheel clean distclean
 
 help:
-	@echo "make fuzz       set up .venv and fuzz FSDP for a few minutes"
+	@echo "make fuzz       set up .venv and fuzz FSDP with 150 cases"
 	@echo "make test       set up .venv, lint, check types and run all tests"
 	@echo "make lint       ruff only"
 	@echo "make types      mypy only"

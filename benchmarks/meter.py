@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.loop import (
     CaseDone,
     Event,
@@ -21,7 +22,6 @@ from fsdpfuzz.loop import (
 )
 from fsdpfuzz.observations import Observation, RankReport
 from fsdpfuzz.pool import Pool
-from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Verdict
 
 TIMED_RANKS = "benchmarks.in_ranks:install"
@@ -181,6 +181,12 @@ class _TimedDisk:
 
     def keep(self, sighting: Sighting) -> Path:
         return self._meter.on_disk(lambda: self._archive.keep(sighting))
+
+    def keep_harness_error(self, case: CaseSpec, reason: str, words: str) -> Path:
+        return self._archive.keep_harness_error(case, reason, words)
+
+    def drop(self, path: Path) -> None:
+        self._archive.drop(path)
 
     def pending(self) -> list[CaseSpec]:
         return self._archive.pending()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from fsdpfuzz.case import CaseSpec, decode, encode
 from fsdpfuzz.forkserver import rank_environment
 from fsdpfuzz.observations import RankReport
 from fsdpfuzz.pool import Backend
-from fsdpfuzz.spec import CaseSpec, decode, encode
 
 _SECONDS = 300.0
 

@@ -19,8 +19,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.pool import Deadlines, Pool, choose_backend, probe_machine, sigterm_exits
-from fsdpfuzz.spec import CaseSpec
 from tests.misbehaviour import quick
 
 DEADLINES = Deadlines(floor=1.0, ceiling=60.0, learning=1)

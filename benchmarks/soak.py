@@ -1,8 +1,8 @@
 """Whether a long run grows: memory, descriptors and threads of the ranks and the controller.
 
 After a warm-up, the resident memory of each process may grow by less than 10 % until the end,
-and the numbers of its descriptors and threads not at all. The cases keep off all known ground,
-so that the ranks live as long as the run.
+and the numbers of its descriptors and threads not at all. Cases that can show a known defect, or
+that ask for a refusal, are left out, so that the ranks live as long as the run.
 
     python benchmarks/soak.py [--examples 2000] [--backend auto|gloo|nccl] [--json FILE]
 
@@ -30,6 +30,8 @@ from hypothesis.strategies import SearchStrategy
 from rich.console import Console
 from rich.table import Table
 
+from fsdpfuzz.case import CaseSpec, anatomy, foreseen_rejections
+from fsdpfuzz.known import Known
 from fsdpfuzz.loop import (
     PROPERTIES,
     CaseDone,
@@ -49,7 +51,6 @@ from fsdpfuzz.loop import (
 )
 from fsdpfuzz.observations import Observation
 from fsdpfuzz.pool import sigterm_exits
-from fsdpfuzz.spec import CaseSpec
 
 MAX_GROWTH = 0.10
 WINDOW = 50
@@ -154,8 +155,11 @@ def main() -> int:
 def soak(options: argparse.Namespace) -> tuple[Summary, Tally, float]:
     """Runs the examples; what every process used meanwhile."""
     machine = resolve_machine(options.backend, (options.world_size,))
-    PROPERTIES["soak"] = Property(
-        name="soak", about="all that should pass", strategy=all_that_passes
+    PROPERTIES["soak"] = AllThatPasses(
+        name="soak",
+        about="all that should pass",
+        torch=machine.torch,
+        backend=machine.backend,
     )
     tally = Tally()
 
@@ -183,7 +187,6 @@ def soak(options: argparse.Namespace) -> tuple[Summary, Tally, float]:
                     properties=("soak",),
                     max_examples=options.examples,
                     world_sizes=machine.world_sizes,
-                    database=None,
                 ),
                 emit,
                 session=session,
@@ -193,21 +196,27 @@ def soak(options: argparse.Namespace) -> tuple[Summary, Tally, float]:
     return summary, tally, time.perf_counter() - started
 
 
-def all_that_passes(scope: Scope) -> SearchStrategy[CaseSpec]:
-    """Cases of every property, off all known ground and without misuse."""
-    from fsdpfuzz.strategies import GROUND, cases, memory_cases, state_dict_cases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllThatPasses(Property):
+    """Cases of every property that can show no known defect and ask for no refusal."""
 
-    return st.one_of(
-        [
-            draw(
-                apis=scope.apis,
-                world_sizes=scope.world_sizes,
-                misuse=False,
-                avoid=frozenset(GROUND),
-            )
-            for draw in (cases, state_dict_cases, memory_cases)
+    torch: str
+    backend: str
+
+    def strategy(self, scope: Scope) -> SearchStrategy[CaseSpec]:
+        from fsdpfuzz.strategies import FOCUSES, cases
+
+        folder = default_known()
+        known = Known.load(folder) if folder is not None else Known()
+
+        def passes(case: CaseSpec) -> bool:
+            covering = known.covering(case, torch=self.torch, backend=self.backend)
+            return not covering and not foreseen_rejections(anatomy(case))
+
+        every = [
+            cases(focus=focus, apis=scope.apis, world_sizes=scope.world_sizes) for focus in FOCUSES
         ]
-    )
+        return st.one_of(every).filter(passes)
 
 
 def growth(usage: Sequence[Usage], warm_up: int) -> dict[str, Any]:

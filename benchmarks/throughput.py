@@ -38,17 +38,7 @@ from rich.table import Table
 from benchmarks import restart
 from benchmarks.meter import IN_CONTROLLER, IN_RANKS, Meter, Timed
 from benchmarks.per_case import run_in_fresh_processes
-from fsdpfuzz.loop import (
-    PROPERTIES,
-    Resolved,
-    RunSettings,
-    SessionSettings,
-    default_known,
-    profile_named,
-    resolve_machine,
-)
-from fsdpfuzz.pool import Pool, probe_machine, sigterm_exits
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Dense,
@@ -63,6 +53,16 @@ from fsdpfuzz.spec import (
     Step,
     ZeroGrad,
 )
+from fsdpfuzz.loop import (
+    PROPERTIES,
+    Resolved,
+    RunSettings,
+    SessionSettings,
+    default_known,
+    profile_named,
+    resolve_machine,
+)
+from fsdpfuzz.pool import Pool, probe_machine, sigterm_exits
 
 MAX_OVERHEAD = 1.15
 MIN_FASTER = 20.0
@@ -157,7 +157,6 @@ def _settings(chosen: Options, machine: Resolved, output: Path) -> RunSettings:
         ),
         properties=tuple(PROPERTIES),
         max_examples=chosen.examples,
-        database=None,
     )
 
 

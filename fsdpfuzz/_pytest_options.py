@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,13 +19,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_RANKS = 8
+MAX_BYTES = 1 << 20
+"""No saved case is larger."""
+NAMES = frozenset({"schema", "case", "found", "origin", "world_size", "model", "plan", "program"})
+"""At the top of a saved case; two of them make a file look like one, misspelt as it may be."""
 BACKENDS = ("auto", "gloo", "nccl")
 HELP = {
     "world-size": "ranks (default: from the profile)",
     "backend": "auto, gloo or nccl (default: auto)",
     "deadline": "most seconds that one case may take (default: from the profile)",
-    "known": "file of known findings (default: corpus/known.json, if there is one)",
-    "output": "folder for cases and the corpus (default: .fsdpfuzz)",
+    "known": "folder of known defects, or one file (default: corpus/known, else those shipped)",
+    "output": "folder in which each run gets one of its own (default: .fsdpfuzz)",
+    "report": "write what was checked as an HTML report, as 'fsdpfuzz run' does",
+    "json": "write what was checked as JSON, as 'fsdpfuzz run --json' does",
 }
 
 
@@ -37,6 +44,8 @@ class Options:
     deadline: float | None
     known: Path | None
     output: Path
+    report: Path | None
+    json: Path | None
     corpus: bool
     given: bool
     """Whether any of them was given."""
@@ -60,8 +69,9 @@ def read_options(config: pytest.Config) -> Options:
     world_size = _value(config, "world-size", _ranks)
     backend = _value(config, "backend", _backend)
     deadline = _value(config, "deadline", _seconds)
-    known = _value(config, "known", _file)
+    known = _value(config, "known", _path)
     output = _value(config, "output", _folder)
+    report, result = _value(config, "report", _file), _value(config, "json", _file)
     corpus = bool(config.getoption("--fsdpfuzz-corpus"))
     return Options(
         world_size=world_size,
@@ -69,8 +79,14 @@ def read_options(config: pytest.Config) -> Options:
         deadline=deadline,
         known=known,
         output=output or Path(".fsdpfuzz"),
+        report=report,
+        json=result,
         corpus=corpus,
-        given=corpus or any(v is not None for v in (world_size, backend, deadline, known, output)),
+        given=corpus
+        or any(
+            value is not None
+            for value in (world_size, backend, deadline, known, output, report, result)
+        ),
     )
 
 
@@ -88,9 +104,29 @@ def header(options: Options, hypothesis_profile: str) -> str:
     )
 
 
-def open_session(options: Options) -> Session:
+def register(hypothesis_profile: str) -> None:
+    """Registers our profiles with Hypothesis; :class:`UsageError` if there is none of that name."""
+    from hypothesis import settings
+    from hypothesis.errors import InvalidArgument
+
+    from fsdpfuzz.loop import PROFILES, register_profiles
+
+    register_profiles()
+    try:
+        # Someone may have registered one of a name like ours.
+        settings.get_profile(hypothesis_profile)
+    except InvalidArgument:
+        names = ", ".join(profile.hypothesis_name for profile in PROFILES.values())
+        raise UsageError(
+            f"--hypothesis-profile: there is no profile {hypothesis_profile!r}; "
+            f"those that exist: {names}"
+        ) from None
+
+
+def open_session(options: Options, began: float | None = None) -> Session:
     """A session as the options and Hypothesis's current profile say.
 
+    ``began`` is when the pytest run began, by which its folder is named.
     :class:`MachineError` if this machine cannot run it.
     """
     from dataclasses import replace
@@ -98,11 +134,13 @@ def open_session(options: Options) -> Session:
     from hypothesis import settings
 
     from fsdpfuzz.loop import (
+        RUNS,
         Scope,
         Session,
         SessionSettings,
         default_known,
         resolve_machine,
+        run_name,
         set_scope,
     )
 
@@ -121,10 +159,24 @@ def open_session(options: Options) -> Session:
             backend=machine.backend,
             profile=profile,
             output=options.output,
+            kept=options.output / RUNS / run_name("pytest", began),
             known=options.known or default_known(),
             torch=machine.torch,
         )
     )
+
+
+def looks_like_a_case(path: Path) -> bool | None:
+    """Whether a file is a saved case, by the names in it; None where it cannot be read as JSON."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        document = json.loads(data) if len(data) <= MAX_BYTES else {}
+    except OSError:
+        return False
+    except (ValueError, RecursionError):
+        return None
+    return isinstance(document, dict) and len(NAMES.intersection(document)) > 1
 
 
 def _profile(hypothesis_profile: str) -> Profile:
@@ -145,7 +197,8 @@ def _value(config: pytest.Config, name: str, read: Callable[[str, str], T]) -> T
         (config.getini(ini), f"ini value {ini}"),
     )
     for text, origin in texts:
-        if text:
+        # No text is a mistake on the command line, and nothing at all in the other places.
+        if text or (text == "" and origin == option):
             return read(str(text), origin)
     return None
 
@@ -180,13 +233,24 @@ def _seconds(text: str, origin: str) -> float:
     return seconds
 
 
-def _file(text: str, origin: str) -> Path:
-    if not Path(text).is_file():
-        raise UsageError(f"{origin}: there is no file {text!r}")
+def _path(text: str, origin: str) -> Path:
+    if not Path(text).exists():
+        raise UsageError(f"{origin}: there is no file or folder {text!r}")
     return Path(text)
 
 
+def _file(text: str, origin: str) -> Path:
+    path = Path(text)
+    if not text or path.is_dir():
+        raise UsageError(f"{origin}: {text!r} is not a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"{origin}: there is no folder {str(path.parent)!r}")
+    return path
+
+
 def _folder(text: str, origin: str) -> Path:
+    if not text:
+        raise UsageError(f"{origin}: '' is not a folder; '.' is the current one")
     if Path(text).exists() and not Path(text).is_dir():
         raise UsageError(f"{origin}: {text!r} is not a folder")
     return Path(text)

@@ -13,8 +13,9 @@ from typing import Literal
 import msgspec
 
 Quantity = Literal[
-    "loss", "output", "grad", "param", "buffer", "state_dict", "reloaded", "input_grad"
+    "loss", "output", "grad", "param", "buffer", "state_dict", "reloaded", "input_grad", "result"
 ]
+"""``result``: what an operation gives, by the name of its variable."""
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 16_000
@@ -36,13 +37,17 @@ class Raised(Record, frozen=True, kw_only=True):
     documented: bool
     """Whether the type is one by which FSDP refuses misuse (ValueError, NotImplementedError)."""
     traceback: str = ""
+    ours: bool = False
+    """Whether it is fsdpfuzz's or the machine's fault: raised by our own code, or for want of
+    memory, disk or descriptors."""
 
 
 class Comparison(Record, frozen=True, kw_only=True):
     """The worst deviation of one tensor of one subject, at one operation of the program.
 
     ``error`` is ``max |fsdp - float64|`` over this rank's part and ``baseline``
-    ``max |ddp - float64|`` over the whole tensor; ``scale`` is ``max |float64|`` of the
+    ``max |ddp - float64|`` over the whole tensor, ``coarse`` the same of the plain model in the
+    lower dtypes in which units compute, if any do; ``scale`` is ``max |float64|`` of the
     tensor and ``floor`` that of all tensors of the quantity. ``observed`` and ``expected``
     are the values at the worst element.
     """
@@ -52,6 +57,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     op: int
     error: float
     baseline: float
+    coarse: float | None = None
     scale: float
     floor: float
     observed: float = 0.0
@@ -76,8 +82,19 @@ class UnitState(Record, frozen=True, kw_only=True):
     unsharded: tuple[str, ...]
 
 
+class WrongEntry(Record, frozen=True, kw_only=True):
+    """An entry of a state dict that is not as the plain model's."""
+
+    op: int
+    key: str
+    kind: Literal["missing", "unexpected", "misshapen"]
+    observed: str = ""
+    """Dtype and shape, if there is one."""
+    expected: str = ""
+
+
 class Subject(Record, frozen=True, kw_only=True):
-    """What one way of running the program (the case itself, or a twin) gave on one rank."""
+    """What one way of running the program (the case itself, or a variant) gave on one rank."""
 
     name: str = "case"
     units: tuple[str, ...] = ()
@@ -89,7 +106,7 @@ class Subject(Record, frozen=True, kw_only=True):
     backward_reshards: tuple[dict[str, int], ...] = ()
     """How often each unit (fsdp1) was resharded by its own hook, for each backward."""
     against_case: tuple[Comparison, ...] = ()
-    """A twin's deviations from the case itself. ``error`` is what goes beyond the relative
+    """A variant's deviations from the case itself. ``error`` is what goes beyond the relative
     tolerance of ``torch.testing.assert_close``, or beyond equality where it is ``exact``."""
     frozen_with_grad: tuple[str, ...] = ()
     frozen_changed: tuple[str, ...] = ()
@@ -102,10 +119,8 @@ class Subject(Record, frozen=True, kw_only=True):
     shard_bytes: int = 0
     """Bytes of parameters that this rank holds after the program."""
     grad_bytes: int = 0
-    state_keys_missing: tuple[str, ...] = ()
-    state_keys_unexpected: tuple[str, ...] = ()
-    state_misshapen: tuple[str, ...] = ()
-    """Entries of a state dict whose shape or dtype is not the plain model's."""
+    wrong_entries: tuple[WrongEntry, ...] = ()
+    """Of all state dicts that were taken."""
     states_taken: int = 0
     tracker_peak: int = 0
     """Bytes, by ``FSDPMemTracker``; 0 when not asked for."""
@@ -129,6 +144,9 @@ class RankReport(Record, frozen=True, kw_only=True):
     """Trainable, used parameters whose reference gradient was zero throughout."""
     live: int = 0
     """Number of trainable, used parameters with a non-zero reference gradient."""
+    beyond: str = ""
+    """The dtype whose range the training leaves, with or without FSDP; nothing that comes after
+    that is compared, and ``live`` counts what comes before."""
     work_seconds: float = 0.0
     """Seconds spent building and training: float64 reference, DDP and FSDP."""
     timings: dict[str, float] = {}
@@ -170,6 +188,21 @@ class Hang(Record, frozen=True, kw_only=True):
     """Whether the disagreement is certain; if not, the odd ranks may merely be slow."""
     after_failure: bool = False
     """Whether the ranks only waited for one that had raised or died."""
+    starved: bool = False
+    """Whether ranks wanted a processor and did not get it, or went on all the time."""
+    still: float = 0.0
+    """Seconds for which no rank had moved: no new stage, no collective issued or returned."""
+    ran: tuple[float, ...] = ()
+    """Per rank: seconds of processor that it had meanwhile."""
+    waited: tuple[float, ...] = ()
+    """Per rank: seconds for which its threads stood in line for a processor meanwhile."""
+    load: float = 0.0
+    """Of the machine over the last minute, for each core."""
+
+    @property
+    def evident(self) -> bool:
+        """Whether it is more than a slow case: the ranks disagree, or had all they needed."""
+        return self.mismatched or not self.starved
 
 
 class Observation(Record, frozen=True, kw_only=True):

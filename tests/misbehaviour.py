@@ -17,9 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from fsdpfuzz.errors import UsageError
-from fsdpfuzz.observations import RankReport, Subject
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Dense,
@@ -30,6 +28,8 @@ from fsdpfuzz.spec import (
     Step,
     digest,
 )
+from fsdpfuzz.errors import UsageError
+from fsdpfuzz.observations import RankReport, Subject
 from fsdpfuzz.wire import Recording, read_recording
 
 if TYPE_CHECKING:
@@ -71,6 +71,16 @@ def install_idle(env: RankEnv) -> None:
     from fsdpfuzz.ranks import _worker
 
     _worker.run_case = lambda case, env: RankReport(rank=env.rank, digest=digest(case))
+
+
+def install_telling(env: RankEnv) -> None:
+    """Plants a `run_case` that tells which GPUs the rank may see, and its device."""
+    from fsdpfuzz.ranks import _worker
+
+    told = (os.environ.get("CUDA_VISIBLE_DEVICES", "(not told)"), env.device.type)
+    _worker.run_case = lambda case, env: RankReport(
+        rank=env.rank, digest=digest(case), subjects=(Subject(warnings=told),)
+    )
 
 
 def refuse(env: RankEnv) -> None:

@@ -11,12 +11,15 @@ import io
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from msgspec.structs import replace
+
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.observations import RankReport
 from fsdpfuzz.repro import Context, render
-from fsdpfuzz.spec import CaseSpec
 
 STAGE = "script"
 
@@ -26,25 +29,34 @@ if TYPE_CHECKING:
 
 def compare_losses(env: RankEnv) -> None:
     """The plant."""
-    from fsdpfuzz.ranks import _worker
+    _after_each_case(env, _same_losses)
 
-    train = _worker.run_case
 
-    def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
-        report = train(case, env)
-        env.flight.stage(f"{STAGE}:forward[0]")
-        if "mem_tracker" in case.probes:
-            return report  # the ranks train what the tracker tracks, and look at nothing else
-        losses = printed_losses(render(case, None, Context(), print_losses=True), env)
-        expected = [loss.hex() for loss in report.subjects[0].losses]
-        assert losses == expected, f"script: {losses}, ranks: {expected}"
-        return report
-
-    _worker.run_case = run_case
+def compare_losses_of_another_seed(env: RankEnv) -> None:
+    """The same with the script of a case that starts from other weights."""
+    _after_each_case(
+        env, lambda case, report, env: _same_losses(replace(case, seed=case.seed + 1), report, env)
+    )
 
 
 def check_parity(env: RankEnv) -> None:
     """The plant of a `run_case` that also runs the script that checks parity."""
+    _after_each_case(env, _nothing_wrong)
+
+
+def check_parity_with_a_wrong_reference(env: RankEnv) -> None:
+    """The same with a plain model whose gradients no rank averages."""
+
+    def check(case: CaseSpec, report: RankReport, env: RankEnv) -> None:
+        import torch.distributed as dist
+
+        with mock.patch.object(dist, "all_reduce"):
+            _nothing_wrong(case, report, env)
+
+    _after_each_case(env, check)
+
+
+def _after_each_case(env: RankEnv, check: Callable[[CaseSpec, RankReport, RankEnv], None]) -> None:
     from fsdpfuzz.ranks import _worker
 
     train = _worker.run_case
@@ -52,11 +64,23 @@ def check_parity(env: RankEnv) -> None:
     def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         report = train(case, env)
         env.flight.stage(f"{STAGE}:forward[0]")
-        said = run_script(render(case, None, Context()), env)
-        assert said == (f"rank {env.rank}: not reproduced\n", 0), said
+        check(case, report, env)
         return report
 
     _worker.run_case = run_case
+
+
+def _same_losses(case: CaseSpec, report: RankReport, env: RankEnv) -> None:
+    if "mem_tracker" in case.probes:
+        return  # the ranks train what the tracker tracks, and look at nothing else
+    losses = printed_losses(render(case, None, Context(), print_losses=True), env)
+    expected = [loss.hex() for loss in report.subjects[0].losses]
+    assert losses == expected, f"script: {losses}, ranks: {expected}"
+
+
+def _nothing_wrong(case: CaseSpec, report: RankReport, env: RankEnv) -> None:
+    said = run_script(render(case, None, Context()), env)
+    assert said == (f"rank {env.rank}: not reproduced\n", 0), said
 
 
 def printed_losses(script: str, env: RankEnv) -> list[str]:

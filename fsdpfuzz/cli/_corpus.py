@@ -1,4 +1,4 @@
-"""``fsdpfuzz corpus``: list, show, add, prune, check, seeds."""
+"""``fsdpfuzz corpus``: list, show, add, prune, check, seeds, known."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsdpfuzz.cli._options import MAX_RANKS, chosen, known_file, usable_folder
-from fsdpfuzz.cli._output import console
+from fsdpfuzz.cli import _known
+from fsdpfuzz.cli._options import folder_named, usable_folder
+from fsdpfuzz.cli._output import console, fitting
 from fsdpfuzz.errors import UsageError, one_line
-from fsdpfuzz.loop import OUTPUT
+from fsdpfuzz.loop import OUTPUT, default_corpus
 
 if TYPE_CHECKING:
-    from fsdpfuzz.corpus import Checked, Row
+    from fsdpfuzz.corpus import Row
 
 CORPUS = Path("corpus")
 
 Paths = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="PATH", help="Saved cases, or folders of them; default corpus."),
+    typer.Argument(
+        metavar="PATH",
+        help="Saved cases, or folders of them; default corpus, else those shipped.",
+    ),
 ]
 
 
@@ -33,6 +37,7 @@ def add(app: typer.Typer) -> None:
     group.command(name="prune")(prune_command)
     group.command(name="check")(check_command)
     group.command(name="seeds")(seeds_command)
+    _known.add(group)
     app.add_typer(group, name="corpus")
 
 
@@ -44,12 +49,12 @@ def list_command(paths: Paths = None) -> None:
     from fsdpfuzz.corpus import rows
 
     faults = 0
-    for row in rows(paths or [CORPUS]):
+    for row in rows(paths or [default_corpus()]):
         if row.entry is None:
             faults += 1
             print(f"fsdpfuzz: {row.fault}", file=sys.stderr)
         else:
-            print(_line(row))
+            print(fitting(_line(row)))
     if faults:
         raise UsageError(f"PATH: {faults} {'file holds' if faults == 1 else 'files hold'} no case")
 
@@ -122,58 +127,24 @@ def seeds_command(
 
 def check_command(
     known: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Known findings; else corpus/known.json.")
+        Path | None, typer.Argument(metavar="DIR", help="Known defects; else corpus/known.")
     ] = None,
-    backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
+    backend: _known.BackendChoice = "auto",
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for what the check itself leaves.")
+        Path,
+        typer.Option(
+            parser=folder_named("--output"),
+            metavar="DIR",
+            help="Folder for what the check itself leaves.",
+        ),
     ] = OUTPUT,
-    plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
+    plant: _known.Plant = None,
 ) -> None:
-    """Run the case of each known finding and say which no longer fail.
+    """Run the case of each known defect and say which no longer fail: `corpus known check`.
 
     Exit code 1 if one no longer shows what it is kept for.
     """
-    from fsdpfuzz import loop
-    from fsdpfuzz.corpus import Known, check_known
-    from fsdpfuzz.pool import probe_machine
-
-    chosen(backend, ("auto", "gloo", "nccl"), "--backend")
-    path = known_file(known)
-    if path is None:
-        raise UsageError("FILE: there is no corpus/known.json here; name a file")
-    entries = Known.load(path)
-    usable_folder(output, "--output")
-    machine = loop.resolve_machine(backend, (1,))
-    most = MAX_RANKS if machine.backend == "gloo" else probe_machine().gpus
-    # No file of known findings: the entries are compared with the bare findings here.
-    settings = loop.SessionSettings(
-        backend=machine.backend, output=output, plant=plant, torch=machine.torch
-    )
-    stale = 0
-    with loop.Session(settings) as session:
-        for checked in check_known(
-            entries,
-            lambda case: session.examine(case).verdict.findings,
-            torch=machine.torch,
-            backend=machine.backend,
-            most_ranks=most,
-        ):
-            stale += checked.state in ("gone", "differs")
-            print(outcome(checked), flush=True)
-    raise typer.Exit(1 if stale else 0)
-
-
-def outcome(checked: Checked) -> str:
-    """What came of one known finding, in one line."""
-    words = {
-        "shows": "still shows",
-        "gone": "no longer fails: the entry can go, or the case needs another look",
-        "differs": "fails in another way",
-        "skipped": "not run",
-    }
-    detail = f": {checked.detail}" if checked.detail else ""
-    return one_line(f"{checked.known.id}: {words[checked.state]}{detail}")
+    _known.run_check(_known.known_folder(known), backend, output, plant)
 
 
 def _line(row: Row) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsdpfuzz.cli._options import MAX_RANKS, chosen, whole
+from fsdpfuzz.cli._options import MAX_RANKS, chosen, known_file, whole
 from fsdpfuzz.cli._output import console
 
 if TYPE_CHECKING:
@@ -38,10 +38,13 @@ def doctor_command(
 
     Exit code 0 if `fsdpfuzz run` can work, 3 if it cannot.
     """
+    from fsdpfuzz.known import Known
     from fsdpfuzz.show import as_diagnosis, diagnose
 
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
-    diagnosis = as_diagnosis(list(_shown(diagnose(backend, world_size or 2))))
+    path = known_file(None)
+    known = Known.load(path) if path is not None else None
+    diagnosis = as_diagnosis(list(_shown(diagnose(backend, world_size or 2, known))))
     if diagnosis.missing:
         print(f"fsdpfuzz: cannot run here: {'; '.join(diagnosis.missing)}", file=sys.stderr)
         raise typer.Exit(3)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsdpfuzz.cli._output import console
+from fsdpfuzz.cli._output import console, is_ascii
 from fsdpfuzz.errors import one_line
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def print_entry(entry: Entry) -> None:
         out.print(Text.assemble((f"{label:<11}", "dim"), one_line(text)), soft_wrap=True)
     if rows:
         out.print()
-    if not out.is_terminal:
+    # In ASCII rich draws other branches than those that stand for ours.
+    if is_ascii() or not out.is_terminal:
         print(draw(entry.case), end="")
         return
     out.print(case_tree(entry.case))

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
+from typing import Annotated
 
 import typer
 
@@ -17,7 +18,9 @@ COMMANDS = (
     "fsdpfuzz.cli._run",
     "fsdpfuzz.cli._replay",
     "fsdpfuzz.cli._repro",
+    "fsdpfuzz.cli._minimize",
     "fsdpfuzz.cli._explain",
+    "fsdpfuzz.cli._write",
     "fsdpfuzz.cli._corpus",
     "fsdpfuzz.cli._doctor",
     "fsdpfuzz.cli._version",
@@ -37,10 +40,16 @@ def build() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
 
     @app.callback()
-    def root() -> None:
+    def root(
+        version: Annotated[
+            bool,
+            typer.Option("--version", is_eager=True, callback=_version, help="Print the versions."),
+        ] = False,
+    ) -> None:
         """Property-based fuzzing of PyTorch FSDP on real ranks."""
 
     for name in COMMANDS:
@@ -50,8 +59,17 @@ def build() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; its exit code. Arguments default to those of the process."""
+    from fsdpfuzz.show import spell_out
+
+    for stream in (sys.stdout, sys.stderr):
+        spell_out(stream)
     command = typer.main.get_command(build())
-    previous = signal.signal(signal.SIGTERM, _stop)
+    # A signal that is ignored, as SIGHUP under nohup, stays ignored.
+    previous = {
+        number: signal.signal(number, _stop)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         code = command.main(
             args=None if arguments is None else list(arguments),
@@ -68,10 +86,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The base class of option errors moved between the releases of typer that we accept.
         if not hasattr(error, "format_message"):
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            # Its message is the help of a command that was given nothing at all.
+            print(error.format_message())
+            return USAGE
         return _fail(error.format_message(), USAGE)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     return code if isinstance(code, int) else 0
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fsdpfuzz.cli._version import version
+
+        version()
+        raise typer.Exit
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:

@@ -42,18 +42,18 @@ def apis_of(value: str) -> tuple[Api, ...]:
 
 
 def known_file(option: Path | None) -> Path | None:
-    """The known findings to use.
+    """The known defects to use: a folder of them, or the file of one.
 
-    The option, else the environment variable, else ``corpus/known.json`` of the current
-    folder or of the checkout that fsdpfuzz runs from.
+    The option, else the environment variable, else ``corpus/known`` of the current folder, else
+    the folder that fsdpfuzz comes with.
     """
     for path, origin in (
         (option, "--known"),
         (_path(os.environ.get(KNOWN_VARIABLE)), f"environment variable {KNOWN_VARIABLE}"),
     ):
         if path is not None:
-            if not path.is_file():
-                raise UsageError(f"{origin}: there is no file {str(path)!r}")
+            if not path.exists():
+                raise UsageError(f"{origin}: there is no file or folder {str(path)!r}")
             return path
     return default_known()
 
@@ -81,6 +81,35 @@ def usable_folder(path: Path, origin: str) -> Path:
     if not os.access(path, os.W_OK):
         raise UsageError(f"{origin}: the folder {str(path)!r} cannot be written to")
     return path
+
+
+def folder_named(origin: str) -> Callable[[str | Path], Path]:
+    """A parser of folders; no text is no folder, though Python takes it for the current one.
+
+    Some versions of typer hand it the default, a path, as well.
+    """
+
+    def parse(value: str | Path) -> Path:
+        if value == "":
+            raise UsageError(f"{origin}: '' is no folder; '.' is the current one")
+        return Path(value)
+
+    return parse
+
+
+def seconds_from(origin: str, most: float) -> Callable[[str | float], float]:
+    """A parser of a time in seconds; some versions of typer hand it the default, too."""
+
+    def parse(value: str | float) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = 0.0
+        if not 0.0 < seconds <= most:
+            raise UsageError(f"{origin}: {value!r} is not a number of seconds up to {most:.0f}")
+        return seconds
+
+    return parse
 
 
 def _path(text: str | None) -> Path | None:

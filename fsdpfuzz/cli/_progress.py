@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from fsdpfuzz.cli._output import console
 from fsdpfuzz.loop import (
+    Also,
     CaseDone,
     Event,
     FindingDone,
@@ -22,6 +24,8 @@ from fsdpfuzz.loop import (
 
 PLAIN_SECONDS = 10.0
 LIVE_SECONDS = 0.1
+ENDLESS = 100_000_000
+"""So many examples are as many as there is time for."""
 
 
 class Tally:
@@ -29,9 +33,10 @@ class Tally:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._total = 0
+        self._total: int | None = None
+        self._seconds: float | None = None
         self._examples = 0
-        self._findings = 0
+        self._new: set[str] = set()
         self._known = 0
         self._restarts = 0
         self._doing = ""
@@ -40,20 +45,30 @@ class Tally:
         """Keeps up with an event."""
         match event:
             case RunStarted():
-                self._total = event.max_examples
+                self._seconds = event.max_seconds
+                # With a bound on the time alone the number of cases is not worth a word.
+                bounded = event.max_seconds is None or event.max_examples < ENDLESS
+                self._total = event.max_examples if bounded else None
                 self._began = time.monotonic()
             case CaseDone():
                 self._examples, self._restarts = event.index, event.restarts
                 self._doing = ""
             case FindingMet(found=found):
-                self._known += found.known is not None
-                self._findings += found.known is None
+                if found.known is None:
+                    self._new.add(found.finding.key)
+                else:
+                    self._known += 1
+            case Also(key=key):
+                self._new.discard(key)
+                self._doing = ""
             case Shrinking():
                 self._restarts = event.restarts
                 self._doing = f", shrinking {event.key}: {event.tries} tried, {event.bytes} bytes"
             case Scripting():
                 self._doing = f", writing and running the script of {event.key}"
-            case FindingDone():
+            case FindingDone(found=found):
+                self._new.difference_update(found.also)
+                self._new.update([] if found.known else [found.finding.key])
                 self._doing = ""
             case Notice() | RunFinished():
                 pass
@@ -62,9 +77,11 @@ class Tally:
     def line(self) -> str:
         """The progress line."""
         seconds = max(time.monotonic() - self._began, 1e-9)
+        examples = f"{self._examples}" if self._total is None else f"{self._examples}/{self._total}"
+        time_left = "" if self._seconds is None else f"{seconds:.0f}/{self._seconds:.0f} s, "
         return (
-            f"{self._examples}/{self._total} examples, {self._examples / seconds:.1f}/s, "
-            f"findings {self._findings} new {self._known} known, "
+            f"{examples} examples, {time_left}{self._examples / seconds:.1f}/s, "
+            f"findings {len(self._new)} new {self._known} known, "
             f"restarts {self._restarts}{self._doing}"
         )
 
@@ -80,6 +97,8 @@ def headline(event: Event) -> str | None:
             )
         case FindingMet(found=found):
             return f"{_kind(found)} after {found.examples_to_find}: {found.finding.key}"
+        case Also(found=found, key=key):
+            return f"{key}: the same cause as {found.finding.key}"
         case FindingDone(found=found):
             how = f"shrunk, {found.shrink_steps} steps" if found.shrunk else "not shrunk"
             return f"{found.finding.key}: {how}, {found.case}"
@@ -95,13 +114,11 @@ def progress() -> Iterator[Callable[[Event], None]]:
     if not sys.stderr.isatty():
         yield _plain()
         return
-    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     tally, last = Tally(), [0.0]
-    console = Console(stderr=True)
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=console(stderr=True), auto_refresh=False, transient=True) as live:
 
         def show(event: Event) -> None:
             tally.take(event)

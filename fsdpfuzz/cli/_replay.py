@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsdpfuzz.cli._options import chosen, known_file, usable_folder
+from fsdpfuzz.cli._options import chosen, folder_named, known_file, usable_folder
 from fsdpfuzz.errors import CaseError, UsageError
 from fsdpfuzz.loop import OUTPUT, Examined, Session, SessionSettings
 
@@ -27,11 +27,16 @@ def replay_command(
     ],
     backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for what the replay itself leaves.")
+        Path,
+        typer.Option(
+            parser=folder_named("--output"),
+            metavar="DIR",
+            help="Folder for what the replay itself leaves.",
+        ),
     ] = OUTPUT,
     strict: Annotated[bool, typer.Option("--strict", help="Known findings fail, too.")] = False,
     known: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Known findings; else corpus/known.json.")
+        Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:

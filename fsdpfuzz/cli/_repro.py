@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -10,17 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsdpfuzz.cli._options import chosen, usable_folder, writable_parent
-from fsdpfuzz.errors import MachineError, PoolError, UsageError, one_line
-from fsdpfuzz.loop import OUTPUT
+from fsdpfuzz.cli._finding import finding_of
+from fsdpfuzz.cli._options import chosen, known_file, writable_parent
+from fsdpfuzz.errors import CaseError, ContractError, MachineError, PoolError, UsageError, one_line
 
 if TYPE_CHECKING:
     from fsdpfuzz.corpus import Entry
     from fsdpfuzz.pool import Machine
-    from fsdpfuzz.repro import Ablation, Context
+    from fsdpfuzz.reduce import Ablation
+    from fsdpfuzz.repro import Context
     from fsdpfuzz.verdict import Finding
 
 SCRIPT = "repro.py"
+COLLECT_SECONDS = 120.0
 
 
 def add(app: typer.Typer) -> None:
@@ -45,32 +48,33 @@ def repro_command(
         typer.Option("--ablate", help="Find out which options it needs; some 30 short runs."),
     ] = False,
     backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
+    known: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
+    ] = None,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
     """Write a saved case as a script that needs torch only, to be run with torchrun.
 
     The script shows the finding that is saved with the case, or without one whether FSDP
-    trains as the plain model does.
+    trains as the plain model does. Where only a text of the finding is saved, the case is run
+    to find it again.
 
     With --verify the exit code is 1 if the script shows it, 0 if it does not, and 3 if the
     script ends in another way. Without, it is 0.
     """
     from fsdpfuzz.corpus import read_entry
-    from fsdpfuzz.repro import finding_of, issue_text, render
+    from fsdpfuzz.repro import issue_text
 
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
     entry = read_entry(case)
-    finding = None
-    if entry.found is not None:
-        try:
-            finding = finding_of(entry.found.key, entry.found.message)
-        except UsageError as error:
-            raise UsageError(one_line(f"{case}: $.found.key: {error}")) from None
-    if finding is None and (issue or ablate):
+    if entry.found is None and (issue or ablate):
         option = "--issue" if issue else "--ablate"
         raise UsageError(one_line(f"{option}: no finding is saved with the case in {case}"))
     if to is not None:
         writable_parent(to, "-o")
+    defects = known_file(known)
+    finding = finding_of(entry, case, backend, plant)
+    name = _known_as(entry, finding, defects) if issue else None
     ablation = None
     if ablate and finding is not None:
         ablation = _ablation(entry, finding, backend, plant)
@@ -80,18 +84,74 @@ def repro_command(
         ablation=ablation,
         machine=_machine() if issue or ablate or verify else None,
     )
-    script = render(entry.case, finding, context)
+    script = _rendered(case, entry, finding, context)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What the encoding cannot say is written as Python escapes it.
         sys.stdout.reconfigure(errors="backslashreplace")
     if to is not None:
         _write(to, script)
     if issue and finding is not None:
-        print(issue_text(entry.case, finding, context, script), end="")
+        print(_with_note(issue_text(entry.case, finding, context, script), name), end="")
+        print(_collect_env(), end="")
     elif to is None:
         print(script, end="")
     if verify:
         raise typer.Exit(_verified(entry, finding, script, backend, plant))
+
+
+def _known_as(entry: Entry, finding: Finding | None, path: Path | None) -> str | None:
+    """The id of the known defect that explains the finding, with its title; None if none does."""
+    from fsdpfuzz.known import Known
+    from fsdpfuzz.loop import installed_torch
+
+    if entry.found is None or finding is None or path is None:
+        return None
+    known = Known.load(path)
+    torch = entry.found.torch or installed_torch()
+    name = known.match(entry.case, finding, torch=torch, backend=entry.found.backend)
+    if name is None:
+        return None
+    defect = known.defects[name]
+    link = f", {defect.link}" if defect.link else ""
+    return f"{name}: {defect.title}{link}"
+
+
+def _with_note(issue: str, known: str | None) -> str:
+    """The text of an issue that says first of all that the finding is known."""
+    if known is None:
+        return issue
+    title, line_end, body = issue.partition("\n")
+    return f"{title}{line_end}\n> This is known to fsdpfuzz as {one_line(known)}\n{body}"
+
+
+def _collect_env() -> str:
+    """What PyTorch's bug report asks for, as torch itself gives it; empty if it does not."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.utils.collect_env"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COLLECT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    lines = (one_line(line) for line in done.stdout.strip().splitlines())
+    return "\n".join(["", "```", *lines, "```", ""])
+
+
+def _rendered(path: Path, entry: Entry, finding: Finding | None, context: Context) -> str:
+    from fsdpfuzz.repro import render
+
+    if finding is None or entry.found is None or entry.found.finding is None:
+        return render(entry.case, finding, context)
+    try:
+        return render(entry.case, finding, context)
+    except (ContractError, LookupError, ValueError, SyntaxError) as error:
+        # The file says what the case cannot show; what fsdpfuzz found itself never comes here.
+        reason = f"it does not fit the case: {type(error).__name__}: {error}"
+        raise CaseError(reason, path="$.found.finding", source=str(path)) from None
 
 
 def context_of(
@@ -137,19 +197,25 @@ def _ablation(entry: Entry, finding: Finding, backend: str, plant: str | None) -
     from fsdpfuzz.cli._options import MAX_RANKS
     from fsdpfuzz.loop import Session, SessionSettings, resolve_machine
     from fsdpfuzz.pool import probe_machine
-    from fsdpfuzz.repro import ablate
+    from fsdpfuzz.reduce import ablate
 
-    usable_folder(OUTPUT, "the output folder")
     machine = resolve_machine(backend, (entry.case.world_size,))
     most = MAX_RANKS if machine.backend == "gloo" else probe_machine().gpus
-    settings = SessionSettings(backend=machine.backend, plant=plant, torch=machine.torch, reruns=0)
-    with Session(settings) as session:
-        return ablate(
-            entry.case,
-            finding.key,
-            lambda case: session.examine(case).verdict,
-            max_ranks=min(4, most),
+    with tempfile.TemporaryDirectory() as folder:
+        settings = SessionSettings(
+            backend=machine.backend,
+            plant=plant,
+            torch=machine.torch,
+            output=Path(folder),
+            reruns=0,
         )
+        with Session(settings) as session:
+            return ablate(
+                entry.case,
+                finding,
+                lambda case: session.examine(case).verdict,
+                max_ranks=min(4, most),
+            )
 
 
 def _verified(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,15 +14,19 @@ from fsdpfuzz.cli._options import (
     MAX_RANKS,
     apis_of,
     chosen,
+    folder_named,
     known_file,
+    seconds_from,
     usable_folder,
     whole,
     writable_parent,
 )
+from fsdpfuzz.cli._progress import ENDLESS
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.loop import (
     OUTPUT,
     Event,
+    Notice,
     RunFinished,
     RunSettings,
     SessionSettings,
@@ -29,7 +35,7 @@ from fsdpfuzz.loop import (
 )
 
 MAX_SEED = 2**63 - 1
-MAX_EXAMPLES = 100_000_000
+MAX_SECONDS = 366 * 86_400.0
 
 
 def add(app: typer.Typer) -> None:
@@ -47,9 +53,17 @@ def run_command(
     max_examples: Annotated[
         int | None,
         typer.Option(
-            parser=whole("--max-examples", 1, MAX_EXAMPLES),
+            parser=whole("--max-examples", 1, ENDLESS),
             metavar="N",
             help="Cases to generate; default from the profile.",
+        ),
+    ] = None,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(
+            parser=seconds_from("--max-seconds", MAX_SECONDS),
+            metavar="SECONDS",
+            help="Time to generate cases in; without --max-examples as many as fit.",
         ),
     ] = None,
     seed: Annotated[
@@ -71,14 +85,22 @@ def run_command(
     backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
     api: Annotated[str, typer.Option(metavar="A", help="fsdp1, fsdp2 or both.")] = "both",
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for cases, corpus and reports.")
+        Path,
+        typer.Option(
+            parser=folder_named("--output"),
+            metavar="DIR",
+            help="Folder in which each run gets one of its own, in DIR/runs.",
+        ),
     ] = OUTPUT,
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")
     ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write it as JUnit XML.")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Known findings fail, too.")] = False,
     known: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Known findings; else corpus/known.json.")
+        Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
@@ -95,10 +117,13 @@ def run_command(
         strict=strict,
         known=known,
         plant=plant,
+        max_seconds=max_seconds,
     )
     if json is not None:
         writable_parent(json, "--json")
-    raise typer.Exit(_run(settings, json))
+    if junit is not None:
+        writable_parent(junit, "--junit")
+    raise typer.Exit(_run(settings, json, junit))
 
 
 def settings_from(
@@ -114,6 +139,7 @@ def settings_from(
     strict: bool,
     known: Path | None,
     plant: str | None,
+    max_seconds: float | None = None,
 ) -> RunSettings:
     """The settings that the options mean; :class:`UsageError` or :class:`MachineError`.
 
@@ -145,34 +171,43 @@ def settings_from(
             seed=seed,
         ),
         properties=names,
-        max_examples=max_examples or chosen_profile.max_examples,
+        max_examples=max_examples or (ENDLESS if max_seconds else chosen_profile.max_examples),
         world_sizes=machine.world_sizes,
         apis=apis,
-        database=None if chosen_profile.derandomize else "directory",
+        max_seconds=max_seconds,
     )
 
 
-REPORT = "report.html"
-
-
-def _run(settings: RunSettings, json: Path | None) -> int:
+def _run(settings: RunSettings, json: Path | None, junit: Path | None) -> int:
+    from fsdpfuzz.cli._annotations import notes_of, wanted
+    from fsdpfuzz.cli._files import Files
+    from fsdpfuzz.cli._interrupt import Interrupts
     from fsdpfuzz.cli._progress import progress
     from fsdpfuzz.cli._table import print_summary
-    from fsdpfuzz.loop import run, summary_document, write_json, write_script
-    from fsdpfuzz.show import Recorder, write_report
+    from fsdpfuzz.loop import make_run_folder, run, write_script
+    from fsdpfuzz.show import Recorder
 
+    folder = make_run_folder(settings.session.output, settings.session.seed)
+    settings = replace(settings, session=replace(settings.session, kept=folder))
     recorder = Recorder(settings.session.known)
-    with progress() as show:
+    files = Files(folder, recorder, json=json, junit=junit)
+    with Interrupts() as interrupts, progress() as show:
 
         def emit(event: Event) -> None:
+            # Once a signal has come through, nothing comes but notices and the end.
+            if isinstance(event, RunFinished):
+                interrupts.done()
+            elif not isinstance(event, Notice):
+                interrupts.again()
             recorder(event)
             # Written first, so that a broken terminal cannot lose the result.
-            if isinstance(event, RunFinished):
-                if json is not None:
-                    write_json(json, summary_document(event.summary))
-                write_report(settings.session.output / REPORT, recorder.record())
+            files(event)
             show(event)
 
         summary = run(settings, emit, script=write_script)
-    print_summary(summary)
-    return summary.exit_code
+    print_summary(summary, recorder.known_cases, files.report)
+    if wanted():
+        print("\n".join(notes_of(summary)))
+    for fault in files.faults:
+        print(f"fsdpfuzz: {fault}", file=sys.stderr)
+    return summary.exit_code or (2 if files.faults else 0)

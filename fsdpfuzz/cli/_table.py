@@ -3,47 +3,62 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 
+from fsdpfuzz.cli._output import console
+from fsdpfuzz.errors import one_line
 from fsdpfuzz.loop import Found, Summary
 
 
-def print_summary(summary: Summary) -> None:
-    """Prints the table of counts and the findings; fits a terminal of any width."""
+def print_summary(summary: Summary, known_cases: Mapping[str, int], report: Path) -> None:
+    """Prints the table of counts, the findings, and where the report is.
+
+    ``known_cases`` says in how many cases each known defect showed.
+    """
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    out = console()
     counts = summary.counts
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    new = sum(found.known is None for found in summary.findings)
+    new = [found for found in summary.findings if found.known is None]
     for name, value in (
+        ("drawn", str(counts.drawn)),
+        ("skipped", str(counts.skipped)),
         ("examples", str(counts.examples)),
         ("passed", str(counts.passed)),
         ("rejected", str(counts.rejected)),
         ("vacuous", str(counts.vacuous)),
-        ("findings, new", str(new)),
-        ("findings, known", str(len(summary.findings) - new)),
+        ("failed", str(counts.failed)),
+        ("findings, new", str(len(new))),
+        ("findings, known", str(len(summary.findings) - len(new))),
+        ("unconfirmed", str(len(summary.unconfirmed))),
+        ("harness errors", str(summary.harness_errors)),
         ("pool restarts", str(summary.pool_restarts)),
         ("seconds", f"{summary.seconds:.1f}"),
         ("examples a second", f"{summary.examples_per_second:.1f}"),
         ("seed", str(summary.started.seed)),
     ):
         table.add_row(name, value)
-    console.print(table)
-    for found in summary.findings:
-        console.print(Text("\n".join(_lines(found))))
+    out.print(table)
+    lines = [line for found in new for line in _lines(found)]
+    lines += [_doubtful(found) for found in summary.unconfirmed]
+    lines += _known_lines(summary, known_cases)
+    lines.append(f"report  {report}")
+    out.print(Text("\n".join(lines)), soft_wrap=True)
 
 
 def _lines(found: Found) -> list[str]:
-    kind = f"known as {found.known}" if found.known else "new"
     lines = [
-        f"{found.finding.key} ({kind}, {found.property_name})",
+        f"{found.finding.key} (new, {found.property_name})",
         textwrap.indent(found.message, "  "),
     ]
+    lines += [f"  also   {key}" for key in found.also]
     lines.append(f"  case   {found.case}")
     script = found.script
     if script is not None:
@@ -51,3 +66,21 @@ def _lines(found: Found) -> list[str]:
         lines.append(f"  repro  {script.path or 'none'} ({confirmed})")
         lines += [f"         {line}" for line in (script.note, *script.ablation)]
     return lines
+
+
+def _doubtful(found: Found) -> str:
+    why = f"({found.rate})" if found.rate else "(its script does not show it)"
+    return one_line(f"unconfirmed {why}: {found.finding.key}; case {found.case}")
+
+
+def _known_lines(summary: Summary, cases: Mapping[str, int]) -> list[str]:
+    """One line for each known defect, however many findings it showed as."""
+    shown = Counter(found.known for found in summary.findings if found.known is not None)
+    return [
+        one_line(f"known as {name}: {_many(cases.get(name, 0), 'case')}, {_many(n, 'finding')}")
+        for name, n in sorted(shown.items())
+    ]
+
+
+def _many(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -11,9 +11,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from fsdpfuzz.corpus._write import write_atomically
-from fsdpfuzz.errors import CaseError, UsageError, one_line
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     MAX_FILE_BYTES,
     SCHEMA,
     CaseSpec,
@@ -22,6 +20,9 @@ from fsdpfuzz.spec import (
     digest,
     read_bounded,
 )
+from fsdpfuzz.corpus._write import write_atomically
+from fsdpfuzz.errors import CaseError, UsageError, one_line
+from fsdpfuzz.verdict import Finding
 
 _SHORT = 2_000
 _LONG = 20_000
@@ -36,11 +37,12 @@ MIGRATIONS: dict[int, Migration] = {}
 A document is an envelope with its case under ``case``, or a bare case.
 """
 
-KNOWN_NAME = "known.json"
+KNOWN_FOLDER = "known"
+"""Name of the folder, inside a corpus, that holds known defects."""
 IN_FLIGHT = "inflight-"
 """How the names of files begin that hold a case under way."""
 
-_AT_PATH = re.compile(r"(?P<reason>.*) - at `(?P<path>\$.*)`", re.DOTALL)
+_AT_PATH = re.compile(r"(?P<reason>.*) - at (?:`key` in )?`(?P<path>\$.*)`", re.DOTALL)
 T = TypeVar("T")
 
 
@@ -60,6 +62,8 @@ class Found(
     shrink_steps: Annotated[int, Meta(ge=0)] = 0
     rate: Short = ""
     """``3 of 10`` for a finding that does not show each time."""
+    finding: Finding | None = None
+    """The finding itself, of which ``key`` and ``message`` are renderings."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +98,10 @@ def parse_entry(data: bytes, source: str) -> Entry:
         document, data = current, msgspec.json.encode(current)
     if "case" not in document:
         return Entry(case=decode(data, source=source))
+    if "shows" in document:
+        # A known defect: its smallest case stands where a saved case has its own.
+        document = {"case": document["case"], "origin": f"known defect {Path(source).stem}"}
+        data = msgspec.json.encode(document)
     envelope = decode_strictly(data, _Envelope, source)
     try:
         case = decode(bytes(envelope.case), source=source)
@@ -129,7 +137,7 @@ def write_entry(path: Path, entry: Entry, *, durable: bool = True) -> None:
 def find_entries(paths: Iterable[Path]) -> Iterator[Path]:
     """The case files among ``paths``: files as named, folders searched through, sorted.
 
-    In folders `known.json`, hidden files and cases under way are passed over. A file that
+    In folders known defects, hidden files and cases under way are passed over. A file that
     is met twice is given once. :class:`UsageError` for a path that does not exist or that
     by its name holds no case.
     """
@@ -197,9 +205,10 @@ def _below(folder: Path) -> list[Path]:
     return sorted(
         file
         for file in folder.rglob("*.json")
-        if file.name != KNOWN_NAME
-        and not file.name.startswith(IN_FLIGHT)
-        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if not file.name.startswith(IN_FLIGHT)
+        and not any(
+            part.startswith(".") or part == KNOWN_FOLDER for part in file.relative_to(folder).parts
+        )
         and file.is_file()
     )
 
@@ -214,19 +223,21 @@ def _must_exist(path: Path) -> None:
 
 
 def _named(path: Path) -> Path:
-    if path.name == KNOWN_NAME:
-        raise UsageError(one_line(f"{path}: holds known findings, not a case"))
     if path.suffix != ".json":
         raise UsageError(one_line(f"{path}: saved cases are .json files"))
     return path
 
 
 def _provenance(found: Found) -> dict[str, Any]:
-    limits = {"message": _LONG}
-    return {
-        name: _fitting(value, limits.get(name, _SHORT)) if isinstance(value, str) else value
-        for name, value in msgspec.to_builtins(found).items()
-    }
+    made: dict[str, Any] = _cut(msgspec.to_builtins(found), {"message": _LONG})
+    return made
+
+
+def _cut(value: Any, limits: dict[str, int], limit: int = _SHORT) -> Any:
+    """Plain data with every text in it as long as a reader accepts."""
+    if isinstance(value, dict):
+        return {name: _cut(inner, limits, limits.get(name, limit)) for name, inner in value.items()}
+    return _fitting(value, limit) if isinstance(value, str) else value
 
 
 def _fitting(text: str, limit: int) -> str:

@@ -1,19 +1,16 @@
-"""Looking after saved cases: list, show, add, prune; and whether known findings still show."""
+"""Looking after saved cases: list, show, add, prune."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
+from fsdpfuzz.case import encode, features, pretty
 from fsdpfuzz.corpus._entry import Entry, Found, find_entries, read_entry, write_entry
-from fsdpfuzz.corpus._known import Known, KnownFinding
 from fsdpfuzz.corpus._store import slug
 from fsdpfuzz.errors import CaseError, one_line
-from fsdpfuzz.spec import CaseSpec, encode, features, pretty
-from fsdpfuzz.verdict import Finding
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,19 +37,6 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     instead: Path
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the minimal case of a known finding does today.
-
-    ``shows``: it fails as the entry says. ``gone``: it does not fail any more. ``differs``:
-    it fails, but in a way that the entry does not explain. ``skipped``: the entry is about
-    other versions or backends, or the case needs more ranks than there are.
-    """
-
-    known: KnownFinding
-    state: Literal["shows", "gone", "differs", "skipped"]
-    detail: str = ""
-
-
 def rows(paths: Iterable[Path]) -> Iterator[Row]:
     """Every case file among ``paths``, readable or not, in the order of `find_entries`."""
     for path in find_entries(paths):
@@ -71,7 +55,8 @@ def describe(entry: Entry) -> str:
         lines += [
             f"{name.replace('_', ' '):<11} {one_line(str(value))}"
             for name, value in msgspec.structs.asdict(entry.found).items()
-            if value != ""
+            # The message is a rendering of the finding.
+            if value != "" and name != "finding"
         ]
     lines += ["", "options"]
     lines += [f"  {name:<22} {value}" for name, value in features(entry.case).items()]
@@ -120,38 +105,6 @@ def prunable(folder: Path) -> list[Removal]:
                 path=row.path, reason="shrunk to a smaller case", instead=smaller.path
             )
     return [_settled(removals[path], removals) for path in sorted(removals)]
-
-
-def check_known(
-    known: Known,
-    findings_of: Callable[[CaseSpec], Sequence[Finding]],
-    *,
-    torch: str,
-    backend: str,
-    most_ranks: int = 8,
-) -> Iterator[Checked]:
-    """Runs the minimal case of each known finding by ``findings_of`` and compares.
-
-    ``findings_of`` gives all findings of a case, known ones too.
-    """
-    for entry in known.entries:
-        case = entry.minimal()
-        if not entry.applies(torch=torch, backend=backend):
-            detail = f"it is about torch {entry.torch} on {', '.join(entry.backends)}"
-            yield Checked(known=entry, state="skipped", detail=detail)
-            continue
-        if case.world_size > most_ranks:
-            detail = f"it needs {case.world_size} ranks"
-            yield Checked(known=entry, state="skipped", detail=detail)
-            continue
-        findings = findings_of(case)
-        if any(entry.matches(case, f, torch=torch, backend=backend) for f in findings):
-            yield Checked(known=entry, state="shows")
-        elif findings:
-            detail = "; ".join(one_line(f"{f.key}: {f.message}", 300) for f in findings)
-            yield Checked(known=entry, state="differs", detail=detail)
-        else:
-            yield Checked(known=entry, state="gone")
 
 
 class _Read(msgspec.Struct, frozen=True, kw_only=True):

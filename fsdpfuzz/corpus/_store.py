@@ -8,10 +8,10 @@ import os
 import re
 from pathlib import Path
 
+from fsdpfuzz.case import CaseSpec, digest
 from fsdpfuzz.corpus._entry import IN_FLIGHT, Entry, read_entry, write_entry
 from fsdpfuzz.corpus._write import is_alive, started, sweep
 from fsdpfuzz.errors import CaseError
-from fsdpfuzz.spec import CaseSpec, digest
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _MAX_SLUG = 60
@@ -22,12 +22,15 @@ _MAX_KILLS = 3
 class Store:
     """Keeps cases under ``folder``; several processes may use one folder at once.
 
+    Those that failed are put under ``kept``, which is ``folder`` where it is not given.
+
     The case under way lies in a file named after this process. A process that is killed
     leaves it behind, and the next run takes it over by `pending`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kept: Path | None = None) -> None:
         self.folder = folder
+        self.kept = folder if kept is None else kept
         self._current: Path | None = None
         self._again: dict[str, Path] = {}
         """Cases taken over from killed runs and not judged yet: digest to file."""
@@ -35,7 +38,7 @@ class Store:
     @property
     def failures(self) -> Path:
         """The folder of the kept cases."""
-        return self.folder / "failures"
+        return self.kept / "failures"
 
     def begin(self, case: CaseSpec) -> None:
         """Puts a case on disk before it runs."""
@@ -50,10 +53,13 @@ class Store:
             self._current.unlink(missing_ok=True)
             self._current = None
 
-    def keep(self, entry: Entry) -> Path:
-        """Keeps a failing case for good; its file."""
+    def keep(self, entry: Entry, name: str = "") -> Path:
+        """Keeps a failing case for good; its file.
+
+        With a name it takes the place of what was kept under that name before.
+        """
         key = entry.found.key if entry.found is not None else entry.origin or "case"
-        path = self.failures / f"{slug(key)}-{entry.digest}.json"
+        path = self.failures / f"{slug(name) if name else f'{slug(key)}-{entry.digest}'}.json"
         write_entry(path, entry)
         return path
 

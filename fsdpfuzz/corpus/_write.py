@@ -17,11 +17,14 @@ _serial = itertools.count()
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE})
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replaces ``path`` by ``data`` in one step; ``durable`` also outlives a power failure.
+def write_atomically(
+    path: Path, data: bytes, *, durable: bool = True, replace: bool = True
+) -> None:
+    """Writes ``path`` in one step; ``durable`` also outlives a power failure.
 
-    :class:`UsageError` where the folder cannot be written to, :class:`MachineError` where
-    the disk is full.
+    A file that is there is replaced, or with ``replace`` off left as it is. :class:`UsageError`
+    for that, and where the folder cannot be written to; :class:`MachineError` where the disk
+    is full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +35,10 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
-            temporary.replace(path)
+            if replace:
+                temporary.replace(path)
+            else:
+                _link(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -42,6 +48,16 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     except OSError as error:
         kind = MachineError if error.errno in _FULL else UsageError
         raise kind(one_line(f"{path}: cannot be written: {error.strerror}")) from None
+
+
+def _link(temporary: Path, path: Path) -> None:
+    try:
+        # Unlike a rename, a link never replaces a file: of several writers one succeeds.
+        os.link(temporary, path)
+    except FileExistsError:
+        reason = f"{path}: is there already, and is not written over"
+        raise UsageError(one_line(reason)) from None
+    temporary.unlink()
 
 
 def sweep(folder: Path) -> None:

@@ -5,11 +5,13 @@ Importing this package does not import torch; only the forked process does.
 
 from __future__ import annotations
 
-from fsdpfuzz.forkserver._server import (
-    ForkServer,
-    ServerLostError,
-    close_forkserver,
-    rank_environment,
-)
+from fsdpfuzz.forkserver._environment import may_see_gpus, rank_environment
+from fsdpfuzz.forkserver._server import ForkServer, ServerLostError, close_forkserver
 
-__all__ = ["ForkServer", "ServerLostError", "close_forkserver", "rank_environment"]
+__all__ = [
+    "ForkServer",
+    "ServerLostError",
+    "close_forkserver",
+    "may_see_gpus",
+    "rank_environment",
+]

@@ -35,8 +35,7 @@ _HELPFUL = (
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.tensor",
     "numpy.random",
-    "fsdpfuzz.ranks._fsdp1",
-    "fsdpfuzz.ranks._fsdp2",
+    "fsdpfuzz.ranks._train",
 )
 """What the first case would import otherwise, in every fresh rank again: half a second."""
 

@@ -17,11 +17,12 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import ClassVar, NoReturn, TypeVar
 
 import msgspec
 
 from fsdpfuzz.errors import MachineError, PoolError
+from fsdpfuzz.forkserver._environment import VISIBLE, rank_environment
 from fsdpfuzz.forkserver._process import (
     Ended,
     Forked,
@@ -51,12 +52,13 @@ class ServerLostError(Exception):
 
 
 class ForkServer:
-    """A running fork server. Use `get`; pools share it."""
+    """A running fork server. Use `get`; pools share those whose ranks have one environment."""
 
-    _current: ForkServer | None = None
+    _current: ClassVar[dict[tuple[str, ...], ForkServer]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._owner = os.getpid()
+        self._environment = environment
         self.exits: dict[int, int] = {}
         """Exit codes of ended children by pid; take out what you have seen."""
         self.lost = False
@@ -87,21 +89,24 @@ class ForkServer:
         atexit.register(self.close)
 
     @classmethod
-    def get(cls) -> ForkServer:
+    def get(cls, *, gpus: bool = True) -> ForkServer:
         """The server of this process; a new one if there is none or it was lost.
 
+        Without ``gpus`` its children see none. Where there are none both are the same server.
         Raises :class:`MachineError` if torch cannot be imported, :class:`PoolError` if the
         server does not start.
         """
-        current = cls._current
+        environment = rank_environment(os.environ, gpus=gpus)
+        sees = tuple(environment.get(name, "(not told)") for name in VISIBLE)
+        current = cls._current.pop(sees, None)
         if current is not None and current._owner == os.getpid():
             current.drain()
             if not current.lost:
+                cls._current[sees] = current
                 return current
             current.close()
-        cls._current = None
-        cls._current = cls()
-        return cls._current
+        cls._current[sees] = cls(environment)
+        return cls._current[sees]
 
     @property
     def control(self) -> socket.socket:
@@ -157,8 +162,9 @@ class ForkServer:
             return
         atexit.unregister(self.close)
         self._abandon(patience=5.0)
-        if ForkServer._current is self:
-            ForkServer._current = None
+        for sees, server in list(ForkServer._current.items()):
+            if server is self:
+                del ForkServer._current[sees]
 
     def _launch(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         arguments = {
@@ -174,7 +180,7 @@ class ForkServer:
             stdin=subprocess.DEVNULL,
             stdout=self._errors,
             stderr=self._errors,
-            env=rank_environment(os.environ),
+            env=self._environment,
             # Away from the terminal's signals: Ctrl-C is for the controller.
             start_new_session=True,
         )
@@ -253,29 +259,9 @@ class ForkServer:
 
 
 def close_forkserver() -> None:
-    """Ends this process's fork server, if there is one, and with it all ranks."""
-    if ForkServer._current is not None:
-        ForkServer._current.close()
-
-
-def rank_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of fork server and ranks: ``given``, and what this design needs."""
-    changed = dict(given)
-    changed.update(
-        OMP_NUM_THREADS="1",
-        MKL_NUM_THREADS="1",
-        OPENBLAS_NUM_THREADS="1",
-        PYTHONUNBUFFERED="1",
-        # The controller alone decides that a collective hangs, and ends the ranks.
-        TORCH_NCCL_ASYNC_ERROR_HANDLING="0",
-        TORCH_NCCL_ENABLE_MONITORING="0",
-        TORCH_NCCL_DUMP_ON_TIMEOUT="0",
-    )
-    changed.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    if "GLOO_SOCKET_IFNAME" not in changed and Path("/sys/class/net/lo").exists():
-        # The host's name need not resolve, and nothing listens beyond this machine.
-        changed["GLOO_SOCKET_IFNAME"] = "lo"
-    return changed
+    """Ends this process's fork servers, if there are any, and with them all ranks."""
+    for server in list(ForkServer._current.values()):
+        server.close()
 
 
 def _absolute_path() -> tuple[str, ...]:

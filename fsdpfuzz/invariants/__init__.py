@@ -1,46 +1,71 @@
-"""Named rules over observations. Each has a case in the tests on which it must fail."""
+"""Named rules over observations. Each has a case in the tests on which it must fail.
+
+To add one, write its file and name it in `REGISTRY`.
+"""
 
 from __future__ import annotations
 
-from fsdpfuzz.invariants._agreement import AGREEMENT, is_rejection
-from fsdpfuzz.invariants._base import UNDERFLOW, Invariant, broken, tolerance
-from fsdpfuzz.invariants._hooks import HOOKS
-from fsdpfuzz.invariants._memory import MEMORY
-from fsdpfuzz.invariants._order import ORDER, ORDER_ERROR, ORDER_WARNING, order_refused
-from fsdpfuzz.invariants._parity import PARITY
-from fsdpfuzz.invariants._state_dict import STATE_DICT
-from fsdpfuzz.invariants._structure import STRUCTURE
-from fsdpfuzz.invariants._twins import ABSOLUTE, LARGE, TWINS, WOBBLE, adaptive_wobble
+from collections.abc import Iterable
+
+from fsdpfuzz.case import OPERATIONS, CaseSpec, anatomy
+from fsdpfuzz.errors import ContractError
+from fsdpfuzz.invariants.agreement import AGREEMENT, is_rejection
+from fsdpfuzz.invariants.base import Invariant, broken, tolerance
+from fsdpfuzz.invariants.evidence import Evidence
+from fsdpfuzz.invariants.hooks import HOOKS
+from fsdpfuzz.invariants.memory import MEMORY
+from fsdpfuzz.invariants.order import ORDER, ORDER_ERROR, ORDER_WARNING, order_refused
+from fsdpfuzz.invariants.parity import PARITY, Parity
+from fsdpfuzz.invariants.state_dict import STATE_DICT
+from fsdpfuzz.invariants.structure import STRUCTURE
+from fsdpfuzz.invariants.variants import VARIANTS
 from fsdpfuzz.observations import Observation, RankReport
-from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding, Verdict
 
-REGISTRY: tuple[Invariant, ...] = (
-    *ORDER,
-    *AGREEMENT,
-    *PARITY,
-    *TWINS,
-    *STRUCTURE,
-    *HOOKS,
-    *STATE_DICT,
-    *MEMORY,
+
+def _by_name(invariants: Iterable[Invariant]) -> dict[str, Invariant]:
+    found: dict[str, Invariant] = {}
+    for invariant in invariants:
+        if invariant.name in found:
+            raise ContractError(f"two invariants are called {invariant.name!r}")
+        found[invariant.name] = invariant
+    return found
+
+
+REGISTRY: dict[str, Invariant] = _by_name(
+    (
+        *ORDER,
+        *AGREEMENT,
+       
+        *PARITY,
+        *VARIANTS,
+        *STRUCTURE,
+        *HOOKS,
+        *STATE_DICT,
+        *MEMORY,
+    )
 )
 """In order of blame: what stands first explains what comes later."""
 
 __all__ = [
-    "ABSOLUTE",
-    "LARGE",
     "ORDER_ERROR",
     "ORDER_WARNING",
     "REGISTRY",
-    "UNDERFLOW",
-    "WOBBLE",
+    "Evidence",
     "Invariant",
-    "adaptive_wobble",
     "broken",
+    "invariant_of",
     "judge",
     "tolerance",
 ]
+
+
+def invariant_of(finding: Finding) -> Invariant:
+    """The invariant that a finding says is broken; :class:`ContractError` if there is none."""
+    try:
+        return REGISTRY[finding.invariant]
+    except KeyError:
+        raise ContractError(f"there is no invariant {finding.invariant!r}") from None
 
 
 def judge(case: CaseSpec, observation: Observation) -> Verdict:
@@ -49,15 +74,19 @@ def judge(case: CaseSpec, observation: Observation) -> Verdict:
     A mismatch that follows from an earlier one is not reported beside it: wrong gradients
     make wrong parameters, and those make wrong losses.
     """
-    findings = [f for invariant in REGISTRY for f in invariant.check(case, observation)]
+    a = anatomy(case)
+    findings = [f for invariant in REGISTRY.values() for f in invariant.check(a, observation)]
     if findings:
         return Verdict(status="finding", findings=tuple(_causes(findings)))
-    if order_refused(case, observation):
+    if order_refused(a, observation):
         return Verdict(status="passed")
     if is_rejection(observation):
         first = observation.raised()[0][1]
         return Verdict(status="rejected", reason=f"{first.type}: {first.message[:300]}")
     reports = [report for report in observation.reports if report is not None]
+    beyond = next((report.beyond for report in reports if report.beyond), "")
+    if beyond and not any(report.live for report in reports):
+        return Verdict(status="vacuous", reason=f"training leaves the range of {beyond}")
     if not any(report.live or _says_more(report) for report in reports):
         return Verdict(status="vacuous", reason="no trainable parameter gets a gradient")
     return Verdict(status="passed")
@@ -68,7 +97,11 @@ def _says_more(report: RankReport) -> bool:
     return any(subject.states_taken or subject.tracker_peak for subject in report.subjects)
 
 
-_CHAIN = ("output_parity", "loss_parity", "grad_parity", "param_parity", "state_dict_values")
+_CHAIN = tuple(name for name, invariant in REGISTRY.items() if invariant.follows)
+_RESULTS = {name for i in REGISTRY.values() if isinstance(i, Parity) for name in i.results}
+for _kind in OPERATIONS.values():
+    if not _RESULTS.issuperset(_kind.results):
+        raise ContractError(f"no invariant is about the results of {_kind.kind()}")
 
 
 def _causes(findings: list[Finding]) -> list[Finding]:

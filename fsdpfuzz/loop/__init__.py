@@ -5,9 +5,12 @@ Importing this package imports neither torch nor Hypothesis.
 
 from __future__ import annotations
 
+from fsdpfuzz.loop._checks import Checks
 from fsdpfuzz.loop._events import (
+    Also,
     CaseDone,
     Counts,
+    Emit,
     Event,
     FindingDone,
     FindingMet,
@@ -21,8 +24,9 @@ from fsdpfuzz.loop._events import (
     Shrinking,
     Summary,
 )
+from fsdpfuzz.loop._folders import LATEST, RUNS, make_run_folder, point_at, run_name
 from fsdpfuzz.loop._json import RESULT_SCHEMA, summary_document, write_json
-from fsdpfuzz.loop._ledger import Emit, WriteScript
+from fsdpfuzz.loop._ledger import WriteScript
 from fsdpfuzz.loop._machine import Resolved, guess_backend, installed_torch, resolve_machine
 from fsdpfuzz.loop._ports import Archive, KnownLike, PoolLike, Ports, Sighting
 from fsdpfuzz.loop._profiles import PROFILES, Profile, profile_named, register_profiles
@@ -36,6 +40,7 @@ from fsdpfuzz.loop._properties import (
     set_scope,
 )
 from fsdpfuzz.loop._real import real_ports
+from fsdpfuzz.loop._reduction import Reduction, keep_raised
 from fsdpfuzz.loop._run import DIGESTS, Stopped, run
 from fsdpfuzz.loop._scripts import FLAKY_ATTEMPTS, plant_launcher, write_script
 from fsdpfuzz.loop._session import Examined, Session
@@ -46,6 +51,7 @@ from fsdpfuzz.loop._settings import (
     Backend,
     RunSettings,
     SessionSettings,
+    default_corpus,
     default_known,
 )
 
@@ -53,14 +59,18 @@ __all__ = [
     "APIS",
     "DIGESTS",
     "FLAKY_ATTEMPTS",
+    "LATEST",
     "OUTPUT",
     "PROFILES",
     "PROPERTIES",
     "RESULT_SCHEMA",
+    "RUNS",
+    "Also",
     "Api",
     "Archive",
     "Backend",
     "CaseDone",
+    "Checks",
     "Counts",
     "Emit",
     "Event",
@@ -75,6 +85,7 @@ __all__ = [
     "Profile",
     "Property",
     "Rate",
+    "Reduction",
     "Resolved",
     "RunFinished",
     "RunSettings",
@@ -89,17 +100,22 @@ __all__ = [
     "Stopped",
     "Summary",
     "WriteScript",
+    "default_corpus",
     "default_known",
     "drawn",
     "guess_backend",
     "installed_torch",
+    "keep_raised",
+    "make_run_folder",
     "plant_launcher",
+    "point_at",
     "profile_named",
     "properties_named",
     "real_ports",
     "register_profiles",
     "resolve_machine",
     "run",
+    "run_name",
     "scope_now",
     "set_scope",
     "summary_document",

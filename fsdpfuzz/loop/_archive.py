@@ -5,18 +5,23 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fsdpfuzz.corpus import Entry, Known, KnownFinding, Ledger, Store
+from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.corpus import Entry, Store, slug, write_atomically, write_entry
 from fsdpfuzz.corpus import Found as Provenance
 from fsdpfuzz.loop._ports import Sighting
-from fsdpfuzz.spec import CaseSpec
-from fsdpfuzz.verdict import Finding
+
+HARNESS = "harness"
+UNCONFIRMED = "unconfirmed"
 
 
 class FileArchive:
-    """Keeps cases in ``<output>/failures``, each under its finding and digest."""
+    """Keeps cases in ``<kept>/failures``, a file a finding; those under way in ``output``.
 
-    def __init__(self, output: Path) -> None:
-        self._store = Store(output)
+    What showed once only is in ``<kept>/unconfirmed``, harness errors are in ``<kept>/harness``.
+    """
+
+    def __init__(self, output: Path, kept: Path | None = None) -> None:
+        self._store = Store(output, kept)
 
     def begin(self, case: CaseSpec) -> None:
         """Puts the case on disk before it runs."""
@@ -27,7 +32,10 @@ class FileArchive:
         self._store.finish()
 
     def keep(self, sighting: Sighting) -> Path:
-        """Keeps a failing case for good; the file."""
+        """Keeps a failing case for good; the file.
+
+        A smaller case of the same finding takes the place of a larger one.
+        """
         finding = sighting.finding
         provenance = Provenance(
             torch=sighting.torch,
@@ -37,33 +45,31 @@ class FileArchive:
             seed=sighting.seed,
             key=finding.key,
             message=finding.message,
+            finding=finding,
             property=sighting.property_name,
             shrink_steps=sighting.shrink_steps,
             rate=sighting.rate,
         )
-        return self._store.keep(Entry(case=sighting.case, found=provenance))
+        name = f"{finding.key}-known-{sighting.known}" if sighting.known else finding.key
+        entry = Entry(case=sighting.case, found=provenance)
+        if sighting.unconfirmed:
+            path = self._store.kept / UNCONFIRMED / f"{slug(name)}.json"
+            write_entry(path, entry)
+            return path
+        return self._store.keep(entry, name)
+
+    def keep_harness_error(self, case: CaseSpec, reason: str, words: str) -> Path:
+        """Keeps the case of a harness error, and in a ``.txt`` beside it all that is known."""
+        entry = Entry(case=case, origin=f"harness error: {reason}")
+        path = self._store.kept / HARNESS / f"{entry.digest}.json"
+        write_entry(path, entry)
+        write_atomically(path.with_suffix(".txt"), words.encode("utf-8", "backslashreplace"))
+        return path
+
+    def drop(self, path: Path) -> None:
+        """Removes a kept case that another one stands for."""
+        path.unlink(missing_ok=True)
 
     def pending(self) -> list[CaseSpec]:
         """The cases that killed runs were at."""
         return [entry.case for entry in self._store.pending()]
-
-
-class FileKnown:
-    """The known findings of a file, and which of them this session met."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._known = Known.load(path) if path is not None else Known()
-        self._met = Ledger(self._known)
-
-    def match(
-        self, case: CaseSpec, finding: Finding, *, torch: str, backend: str
-    ) -> KnownFinding | None:
-        """The entry that explains the finding in this case."""
-        entry = self._known.match(case, finding, torch=torch, backend=backend)
-        if entry is not None:
-            self._met.count(entry.id)
-        return entry
-
-    def silent(self, *, torch: str, backend: str) -> tuple[str, ...]:
-        """The entries that should show here and were not met."""
-        return self._met.silent(torch=torch, backend=backend)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.verdict import Finding, Status
 
 
@@ -14,9 +15,19 @@ class Counts:
     """How many generated cases came to which verdict."""
 
     examples: int = 0
+    """Those that were run."""
     passed: int = 0
     rejected: int = 0
     vacuous: int = 0
+    failed: int = 0
+    """Cases with a finding, known ones included."""
+    skipped: int = 0
+    """Cases that were drawn but not run, since a known defect covers them, or a refusal."""
+
+    @property
+    def drawn(self) -> int:
+        """All of them: run or skipped."""
+        return self.examples + self.skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,8 @@ class Script:
     """None where none could be written."""
     confirmed: bool
     """Whether it showed the finding when it was run."""
+    contradicts: bool = False
+    """Whether it ran to its end and did not show the finding."""
     note: str
     """The line that shows the finding, or why it was not confirmed."""
     ablation: tuple[str, ...] = ()
@@ -61,10 +74,17 @@ class Found:
     script: Script | None = None
     """None for a known finding, and for one that the run did not come to write one for."""
     rate: Rate | None = None
+    also: tuple[str, ...] = ()
+    """Further keys as which the same cause shows."""
     shrink_steps: int = 0
     shrunk: bool = False
     seconds: float = 0.0
     """Seconds into the run at which it was first met."""
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether it is no known one, and its script ran to its end without showing it."""
+        return self.known is None and self.script is not None and self.script.contradicts
 
     @property
     def repro(self) -> Path | None:
@@ -89,6 +109,8 @@ class RunStarted:
     properties: tuple[str, ...]
     max_examples: int
     output: Path
+    """The folder of this run."""
+    max_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +136,16 @@ class FindingMet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Also:
+    """A cause shows under a further key, whether or not that was met as a finding of its own."""
+
+    found: Found
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shrinking:
-    """Shrinking goes on: ``tries`` cases run so far, the smallest one ``bytes`` long."""
+    """A finding is being reduced: ``tries`` cases run so far, the smallest one ``bytes`` long."""
 
     key: str
     tries: int
@@ -160,6 +190,10 @@ class Summary:
     """Why the ranks could not go on, if they could not."""
     silent_known: tuple[str, ...] = ()
     """The known entries about this torch and backend that explained nothing."""
+    unconfirmed: tuple[Found, ...] = ()
+    """What showed once and never again without evidence, or that its own script denies."""
+    harness_errors: int = 0
+    """Cases whose runs ended in what is the fuzzer's or the machine's fault."""
 
     @property
     def failing(self) -> tuple[Found, ...]:
@@ -189,5 +223,16 @@ class RunFinished:
 
 
 Event = (
-    RunStarted | CaseDone | FindingMet | Shrinking | Scripting | FindingDone | Notice | RunFinished
+    RunStarted
+    | CaseDone
+    | FindingMet
+    | Also
+    | Shrinking
+    | Scripting
+    | FindingDone
+    | Notice
+    | RunFinished
 )
+
+Emit = Callable[[Event], None]
+"""Whoever is told of a run."""

@@ -28,16 +28,22 @@ def summary_document(summary: Summary) -> dict[str, Any]:
         "passed": counts.passed,
         "rejected": counts.rejected,
         "vacuous": counts.vacuous,
+        "failed": counts.failed,
+        "skipped": counts.skipped,
+        "drawn": counts.drawn,
         "seconds": round(summary.seconds, 3),
         "examples_per_second": round(summary.examples_per_second, 3),
         "pool_restarts": summary.pool_restarts,
+        "output": str(started.output),
+        "harness_errors": summary.harness_errors,
         "findings": [_finding(found) for found in summary.findings],
+        "unconfirmed": [_finding(found) for found in summary.unconfirmed],
     }
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Writes the document in one go: readers see the old file or the whole new one."""
-    data = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    data = msgspec.json.format(msgspec.json.encode(_said(document)), indent=2) + b"\n"
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(
@@ -53,6 +59,17 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
+def _said(value: Any) -> Any:
+    """The same with texts that JSON can say: what a rank printed may be no UTF-8."""
+    if isinstance(value, dict):
+        return {name: _said(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_said(inner) for inner in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
 def _finding(found: Found) -> dict[str, Any]:
     return {
         "key": found.finding.key,
@@ -64,4 +81,6 @@ def _finding(found: Found) -> dict[str, Any]:
         "repro": None if found.repro is None else str(found.repro),
         "known": found.known,
         "examples_to_find": found.examples_to_find,
+        "also": list(found.also),
+        "finding": msgspec.to_builtins(found.finding),
     }

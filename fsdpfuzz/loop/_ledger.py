@@ -1,4 +1,4 @@
-"""What a run has met so far: counts, findings, digests."""
+"""What a run has met so far: counts, findings, causes, digests."""
 
 from __future__ import annotations
 
@@ -7,27 +7,37 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TextIO
 
-from fsdpfuzz.errors import ContractError
+from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.errors import PoolError
+from fsdpfuzz.loop._causes import Cause, by_precedence, same_cause, shows
 from fsdpfuzz.loop._events import (
+    Also,
     CaseDone,
     Counts,
-    Event,
+    Emit,
     FindingDone,
     FindingMet,
     Found,
+    Notice,
     Script,
     Scripting,
 )
+from fsdpfuzz.loop._reduction import Reduction
 from fsdpfuzz.loop._session import Examined, Session
+from fsdpfuzz.reduce import Ablation
+from fsdpfuzz.verdict import Finding, Verdict
 
-Emit = Callable[[Event], None]
-WriteScript = Callable[[Session, Found], Script]
+WriteScript = Callable[[Session, Found, CaseSpec, Ablation | None], Script]
+
+MAX_RANKS = 4
 
 
 class Ledger:
     """Books every generated case and every finding of a run, and tells ``emit``.
 
-    Each pair of a finding's key and the known entry that explains it is booked once.
+    One case is under way in the ranks while the next is drawn; a run that ends in between leaves
+    it on disk. A new finding is reduced as soon as its case is judged; each pair of its key and
+    the known defect that explains it is booked once, and further keys of the same cause with it.
     """
 
     def __init__(self, session: Session, emit: Emit, script: WriteScript | None = None) -> None:
@@ -36,12 +46,17 @@ class Ledger:
         self.counts = Counts()
         self.seen: set[str] = set()
         """Digests of the generated cases."""
-        self.done: set[str] = set()
-        """Keys that are shrunk or will not be."""
         self.digests: TextIO | None = None
         self._script = script
         self._found: dict[tuple[str, str | None], Found] = {}
+        self._causes: list[Cause] = []
+        self._keys: set[str] = set()
+        """Keys of new findings that were booked, on their own or with another's cause."""
+        self._under_way: tuple[CaseSpec, str, float] | None = None
         self._began = time.monotonic()
+        self._doubtful: dict[str, Found] = {}
+        """What showed once and not again, by key."""
+        session.on_harness_error(lambda error: emit(Notice(text=str(error))))
 
     @property
     def seconds(self) -> float:
@@ -51,21 +66,45 @@ class Ledger:
     @property
     def found(self) -> tuple[Found, ...]:
         """All findings, in the order in which they were met."""
-        return tuple(self._found.values())
+        return tuple(found for found in self._found.values() if not found.unconfirmed)
 
     @property
-    def new_keys(self) -> set[str]:
-        """Keys of the findings that no known entry explains."""
-        return {key for key, known in self._found if known is None}
+    def unconfirmed(self) -> tuple[Found, ...]:
+        """What showed once and not again, and findings that their own scripts deny."""
+        denied = [found for found in self._found.values() if found.unconfirmed]
+        met = {found.finding.key for found in self.found}
+        return (*denied, *(found for key, found in self._doubtful.items() if key not in met))
 
-    def count(self, examined: Examined, property_name: str, seconds: float) -> None:
-        """Books a generated case and its findings."""
+    def begin(self, case: CaseSpec, property_name: str) -> bool:
+        """Has the ranks start on a drawn case, once they are through with the one before.
+
+        False for a case that is not worth a run: see `Session.skips`.
+        """
+        if self.session.skips(case) is not None:
+            self.counts = replace(self.counts, skipped=self.counts.skipped + 1)
+            return False
+        self.finish()
+        self.session.begin(case)
+        self._under_way = (case, property_name, time.monotonic())
+        return True
+
+    def finish(self) -> None:
+        """Waits for the case that is under way, if there is one, and books it."""
+        if self._under_way is None:
+            return
+        (case, property_name, began), self._under_way = self._under_way, None
+        examined = self.session.examine(case)
+        self._count(examined, property_name, time.monotonic() - began)
+
+    def _count(self, examined: Examined, property_name: str, seconds: float) -> None:
         status, counts = examined.verdict.status, self.counts
-        self.counts = Counts(
+        self.counts = replace(
+            counts,
             examples=counts.examples + 1,
             passed=counts.passed + (status == "passed"),
             rejected=counts.rejected + (status == "rejected"),
             vacuous=counts.vacuous + (status == "vacuous"),
+            failed=counts.failed + (status == "finding"),
         )
         if self.digests is not None:
             self.digests.write(examined.digest + "\n")
@@ -84,56 +123,154 @@ class Ledger:
         self.meet(examined, property_name)
 
     def meet(self, examined: Examined, property_name: str) -> None:
-        """Books the findings of a case that are met for the first time."""
+        """Books the findings of a case that are met for the first time, and reduces new ones."""
+        if examined.news:
+            examined = self.session.explained(examined)
         for finding in examined.verdict.findings:
             known = examined.known.get(finding.key)
-            if (finding.key, known) in self._found:
-                continue
-            found = Found(
-                finding=finding,
-                property_name=property_name,
-                case=self.session.keep(examined, finding, property_name),
-                digest=examined.digest,
-                examples_to_find=self.counts.examples,
-                known=known,
-                rate=examined.rates.get(finding.key),
-                seconds=self.seconds,
-            )
-            self._found[finding.key, known] = found
-            self.emit(FindingMet(found=found))
-        self.session.settle()
-
-    def shrunk(self, key: str, examined: Examined, property_name: str, steps: int) -> None:
-        """Books the minimal case of a finding and ends it; how it was met stays otherwise."""
-        found = self._found.get((key, None))
-        if found is None:
-            raise ContractError(f"{key} was shrunk but never met")
+            if known is not None and (finding.key, known) not in self._found:
+                self._book(examined, finding, property_name, known)
+        for finding in examined.unconfirmed:
+            if finding.key not in self._keys and finding.key not in self._doubtful:
+                self._doubt(examined, finding, property_name)
         for finding in examined.news:
-            if finding.key == key:
-                found = replace(
-                    found,
-                    finding=finding,
-                    case=self.session.keep(examined, finding, property_name, steps),
-                    digest=examined.digest,
-                    rate=examined.rates.get(key),
-                    shrink_steps=steps,
-                    shrunk=True,
-                )
+            if finding.key in examined.rates and finding.key not in self._keys:
+                self._keys.add(finding.key)
+                found = self._book(examined, finding, property_name, None)
+                self._finished(found, examined.case, None)
+        for finding in by_precedence(f for f in examined.news if f.key not in examined.rates):
+            if finding.key not in self._keys:
+                self._new(examined, finding, property_name)
         self.session.settle()
-        self._finish(found)
 
-    def finish_rest(self) -> None:
-        """Ends the new findings that were not shrunk."""
-        for found in self.found:
-            if found.known is None and found.finding.key not in self.done:
-                self._finish(found)
+    def _new(self, examined: Examined, finding: Finding, property_name: str) -> None:
+        """Books a finding with a new key: with the cause of one that was met before, or its own."""
+        cause = self._cause_beside(examined, finding) or self._like_another(examined.case, finding)
+        if cause is not None:
+            self._add_key(cause, finding.key)
+        else:
+            self._reduced(examined, finding, property_name)
 
-    def _finish(self, found: Found) -> None:
+    def _cause_beside(self, examined: Examined, finding: Finding) -> Cause | None:
+        """A cause that shows in this case, too, and the finding in that cause's smallest case."""
+        return next(
+            (
+                cause
+                for cause in self._causes
+                if shows(examined.news, cause.found.finding) and shows(cause.shows, finding)
+            ),
+            None,
+        )
+
+    def _like_another(self, case: CaseSpec, finding: Finding) -> Cause | None:
+        return next((c for c in self._causes if same_cause(c, case, finding, self._run)), None)
+
+    def _run(self, case: CaseSpec) -> Verdict:
+        return self.session.examine(case, beside=True).verdict
+
+    def _add_key(self, cause: Cause, *keys: str) -> None:
+        for key in keys:
+            own = cause.found.finding.key
+            self._keys.add(key)
+            if key != own and key not in cause.found.also:
+                cause.found = replace(cause.found, also=(*cause.found.also, key))
+                self._found[own, None] = cause.found
+                self.emit(Also(found=cause.found, key=key))
+
+    def _doubt(self, examined: Examined, finding: Finding, property_name: str) -> None:
+        """Keeps what showed once and not again; it is no finding."""
+        found = self._seen_in(examined, finding, property_name, None)
+        self._doubtful[finding.key] = found
+        self.emit(Notice(text=f"unconfirmed, {found.rate}: {finding.key}; kept: {found.case}"))
+
+    def _book(
+        self, examined: Examined, finding: Finding, property_name: str, known: str | None
+    ) -> Found:
+        found = self._seen_in(examined, finding, property_name, known)
+        self._found[finding.key, known] = found
+        self.emit(FindingMet(found=found))
+        return found
+
+    def _seen_in(
+        self, examined: Examined, finding: Finding, property_name: str, known: str | None
+    ) -> Found:
+        return Found(
+            finding=finding,
+            property_name=property_name,
+            case=self.session.keep(examined, finding, property_name, known=known),
+            digest=examined.digest,
+            examples_to_find=self.counts.examples,
+            known=known,
+            rate=examined.rates.get(finding.key),
+            seconds=self.seconds,
+        )
+
+    def _reduced(self, examined: Examined, finding: Finding, property_name: str) -> None:
+        """Books a new finding, reduces it, and finds out what it needs."""
+        self._keys.add(finding.key)
+        met = self._book(examined, finding, property_name, None)
+        reduction = Reduction(self.session, examined, finding, self.emit)
+        try:
+            reduction.run()
+        except (KeyboardInterrupt, PoolError):
+            self._replaced(met, self._smallest(met, reduction))
+            raise
+        left = reduction.examined.verdict.findings
+        for other in self._causes:
+            if shows(left, other.found.finding):
+                del self._found[finding.key, None]
+                self.session.drop(met.case)
+                self._add_key(other, finding.key, reduction.finding.key)
+                return
+        found = self._replaced(met, self._smallest(met, reduction))
+        cause = Cause(found, reduction.examined.case, left, Ablation(complete=False))
+        self._causes.append(cause)
+        cause.ablation = reduction.ablation(self._most_ranks())
+        cause.found = self._finished(found, cause.case, cause.ablation)
+
+    def _smallest(self, found: Found, reduction: Reduction) -> Found:
+        """The finding with the smallest case that shows it, which is kept."""
+        if not reduction.steps:
+            return found
+        examined, finding = reduction.examined, reduction.finding
+        kept = self.session.keep(examined, finding, found.property_name, reduction.steps)
+        if kept != found.case:
+            self.session.drop(found.case)
+        return replace(
+            found,
+            finding=finding,
+            case=kept,
+            digest=examined.digest,
+            rate=examined.rates.get(finding.key),
+            shrink_steps=reduction.steps,
+            shrunk=True,
+        )
+
+    def _replaced(self, old: Found, new: Found) -> Found:
+        """Books a finding anew; its key may say less than before."""
+        if new.finding.key != old.finding.key:
+            new = replace(new, also=(*new.also, old.finding.key))
+        self._keys.add(new.finding.key)
+        self._found = {
+            (new.finding.key, None) if key == (old.finding.key, None) else key: (
+                new if key == (old.finding.key, None) else value
+            )
+            for key, value in self._found.items()
+        }
+        return new
+
+    def _most_ranks(self) -> int:
+        if self.session.settings.backend == "gloo":
+            return MAX_RANKS
+        from fsdpfuzz.pool import probe_machine
+
+        return min(MAX_RANKS, probe_machine().gpus)
+
+    def _finished(self, found: Found, case: CaseSpec, ablation: Ablation | None) -> Found:
         key = found.finding.key
-        self.done.add(key)
-        self._found[key, found.known] = found
         if self._script is not None:
             self.emit(Scripting(key=key))
-            found = replace(found, script=self._script(self.session, found))
-            self._found[key, found.known] = found
+            found = replace(found, script=self._script(self.session, found, case, ablation))
+        self._found[key, found.known] = found
         self.emit(FindingDone(found=found))
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -28,9 +29,13 @@ def installed_torch() -> str:
         return ""
 
 
-def visible_gpus() -> int:
-    """How many NVIDIA device files there are; a cheap guess without importing torch."""
-    return sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia[0-9]*"))
+def visible_gpus(devices: Path = Path("/dev")) -> int:
+    """How many NVIDIA GPUs a process would see; a cheap guess without importing torch."""
+    nodes = sum(path.name[6:].isdigit() for path in devices.glob("nvidia[0-9]*"))
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told is None:
+        return nodes
+    return min(nodes, sum(name.strip() not in ("", "-1") for name in told.split(",")))
 
 
 def guess_backend(choice: str) -> Backend:

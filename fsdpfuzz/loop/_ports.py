@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.observations import Observation
-from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding, Verdict
-
-if TYPE_CHECKING:
-    pass
 
 
 class PoolLike(Protocol):
@@ -44,6 +41,27 @@ class Sighting:
     seed: int
     shrink_steps: int = 0
     rate: str = ""
+    known: str | None = None
+    """The known defect that explains the finding."""
+    unconfirmed: bool = False
+    """Whether it showed once only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessError:
+    """What is the fuzzer's or the machine's fault, and where everything about it is kept."""
+
+    reason: str
+    """In one line."""
+    digest: str
+    """Of the case that was under way."""
+    path: Path
+    gone: bool
+    """Whether fresh ranks did better."""
+
+    def __str__(self) -> str:
+        fresh = "gone on fresh ranks" if self.gone else "the same on fresh ranks"
+        return f"harness error, {fresh}: {self.reason}; kept: {self.path}"
 
 
 class Archive(Protocol):
@@ -56,30 +74,32 @@ class Archive(Protocol):
         """The case of `begin` was judged."""
 
     def keep(self, sighting: Sighting) -> Path:
-        """Keeps a failing case for good; the file."""
+        """Keeps a failing case for good; the file, one for each finding."""
+
+    def keep_harness_error(self, case: CaseSpec, reason: str, words: str) -> Path:
+        """Keeps the case of a harness error, and beside it ``words``, which tell all about it."""
+
+    def drop(self, path: Path) -> None:
+        """Removes a kept case that another one stands for."""
 
     def pending(self) -> list[CaseSpec]:
         """The cases that killed runs were at."""
 
 
-class KnownMatch(Protocol):
-    """An entry of the known findings."""
-
-    @property
-    def id(self) -> str:
-        """The entry's name."""
-
-
 class KnownLike(Protocol):
-    """The findings that are understood already."""
+    """The defects that are understood already, by id."""
 
-    def match(
-        self, case: CaseSpec, finding: Finding, *, torch: str, backend: str
-    ) -> KnownMatch | None:
-        """The entry that explains the finding in this case."""
+    def match(self, case: CaseSpec, finding: Finding, *, torch: str, backend: str) -> str | None:
+        """The defect that explains the finding in this case."""
+
+    def covering(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
+        """The defects that the case can show."""
+
+    def exits(self, case: CaseSpec, name: str) -> Iterable[CaseSpec]:
+        """Plainer cases that a defect does not cover any more."""
 
     def silent(self, *, torch: str, backend: str) -> tuple[str, ...]:
-        """The entries that should show here and that `match` never gave."""
+        """The defects that should show here and that `match` never gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,8 @@ class Profile:
     """Bounds of a run. Deadlines and shrink times are in seconds.
 
     A case's deadline follows the median of the clean cases, within ``deadline_floor`` and
-    ``deadline_ceiling``. Each finding is shrunk for at most ``shrink_seconds`` and
-    ``shrink_tries`` cases that were not known before, and until ``shrink_stall`` of them in
-    a row gave nothing smaller.
+    ``deadline_ceiling``. Each finding is reduced for at most ``shrink_seconds`` and
+    ``shrink_tries`` cases, and for at most ``ablation_seconds`` it is asked what it needs.
     """
 
     name: str
@@ -26,8 +25,8 @@ class Profile:
     deadline_floor: float = 3.0
     deadline_ceiling: float = 30.0
     shrink_seconds: float = 60.0
-    shrink_tries: int = 1_000
-    shrink_stall: int = 200
+    shrink_tries: int = 300
+    ablation_seconds: float = 30.0
     derandomize: bool = False
 
     @property
@@ -39,9 +38,7 @@ class Profile:
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile(
-            name="smoke", max_examples=20, shrink_seconds=20.0, shrink_tries=200, shrink_stall=100
-        ),
+        Profile(name="smoke", max_examples=20, shrink_seconds=20.0, shrink_tries=200),
         Profile(name="dev", max_examples=150),
         Profile(name="ci", max_examples=150, shrink_seconds=120.0, derandomize=True),
         Profile(
@@ -50,9 +47,8 @@ PROFILES: dict[str, Profile] = {
             world_sizes=(2, 3, 4),
             deadline_floor=5.0,
             deadline_ceiling=60.0,
-            shrink_seconds=1_800.0,
-            shrink_tries=20_000,
-            shrink_stall=2_000,
+            shrink_seconds=600.0,
+            shrink_tries=2_000,
         ),
         Profile(
             name="soak",
@@ -61,7 +57,7 @@ PROFILES: dict[str, Profile] = {
             deadline_floor=5.0,
             deadline_ceiling=60.0,
             shrink_seconds=300.0,
-            shrink_tries=5_000,
+            shrink_tries=1_000,
         ),
     )
 }

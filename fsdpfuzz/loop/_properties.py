@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.loop._settings import APIS, Api
@@ -12,7 +11,8 @@ from fsdpfuzz.loop._settings import APIS, Api
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from fsdpfuzz.spec import CaseSpec
+    from fsdpfuzz.case import CaseSpec
+    from fsdpfuzz.strategies.drawing import Focus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,52 +21,25 @@ class Scope:
 
     apis: tuple[Api, ...] = APIS
     world_sizes: tuple[int, ...] = (2,)
-    avoid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Property:
-    """A named property: which cases it draws. What must hold of them, the invariants say."""
+    """A named property: where drawing looks most. What must hold of cases, the invariants say.
+
+    All properties draw from one space; ``name`` is also the focus of `strategies.cases`.
+    """
 
     name: str
     about: str
-    strategy: Callable[[Scope], SearchStrategy[CaseSpec]]
 
+    def strategy(self, scope: Scope) -> SearchStrategy[CaseSpec]:
+        """The cases that it draws."""
+        from fsdpfuzz.strategies import cases
 
-def _parity(scope: Scope) -> SearchStrategy[CaseSpec]:
-    from fsdpfuzz.strategies import cases
-
-    return cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
-
-
-def _state_dict(scope: Scope) -> SearchStrategy[CaseSpec]:
-    from fsdpfuzz.strategies import state_dict_cases
-
-    return state_dict_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
-
-
-def _memory(scope: Scope) -> SearchStrategy[CaseSpec]:
-    from fsdpfuzz.strategies import memory_cases
-
-    return memory_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
-
-
-def _checkpoint(scope: Scope) -> SearchStrategy[CaseSpec]:
-    from fsdpfuzz.strategies import checkpoint_cases
-
-    return checkpoint_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
-
-
-def _fine_tune(scope: Scope) -> SearchStrategy[CaseSpec]:
-    from fsdpfuzz.strategies import fine_tune_cases
-
-    return fine_tune_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
-
-
-def _exec_order(scope: Scope) -> SearchStrategy[CaseSpec]:
-    from fsdpfuzz.strategies import exec_order_cases
-
-    return exec_order_cases(apis=scope.apis, world_sizes=scope.world_sizes, avoid=scope.avoid)
+        # A name that is no focus is refused by `cases`.
+        focus = cast("Focus", self.name)
+        return cases(focus=focus, apis=scope.apis, world_sizes=scope.world_sizes)
 
 
 PROPERTIES: dict[str, Property] = {
@@ -75,32 +48,26 @@ PROPERTIES: dict[str, Property] = {
         Property(
             name="parity",
             about="FSDP trains as DDP does: losses, outputs, gradients, parameters, buffers",
-            strategy=_parity,
         ),
         Property(
             name="state_dict",
             about="a state dict has the plain model's keys and values; loading it restores them",
-            strategy=_state_dict,
         ),
         Property(
             name="memory",
             about="a rank holds its shards and no more; the memory tracker counts right",
-            strategy=_memory,
         ),
         Property(
             name="checkpoint",
             about="recomputing and offloading activations changes nothing but memory",
-            strategy=_checkpoint,
         ),
         Property(
             name="fine_tune",
             about="what is frozen stays as it is, trains otherwise nowhere, and is resharded",
-            strategy=_fine_tune,
         ),
         Property(
             name="exec_order",
             about="ranks that take another path are told so: in time, once, and only they",
-            strategy=_exec_order,
         ),
     )
 }

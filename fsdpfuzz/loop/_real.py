@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.loop._archive import FileArchive, FileKnown
+from fsdpfuzz.known import Known
+from fsdpfuzz.loop._archive import FileArchive
 from fsdpfuzz.loop._ports import PoolLike, Ports
 from fsdpfuzz.loop._settings import SessionSettings
 
@@ -25,6 +26,6 @@ def real_ports(settings: SessionSettings) -> Ports:
     return Ports(
         make_pool=make_pool,
         judge=judge,
-        archive=FileArchive(settings.output),
-        known=FileKnown(settings.known),
+        archive=FileArchive(settings.output, settings.kept),
+        known=Known.load(settings.known) if settings.known is not None else Known(),
     )

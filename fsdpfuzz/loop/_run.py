@@ -6,8 +6,8 @@ import signal
 from dataclasses import replace
 
 from fsdpfuzz.errors import PoolError
-from fsdpfuzz.loop._events import Notice, RunFinished, RunStarted, Summary
-from fsdpfuzz.loop._ledger import Emit, Ledger, WriteScript
+from fsdpfuzz.loop._events import Emit, Notice, RunFinished, RunStarted, Summary
+from fsdpfuzz.loop._ledger import Ledger, WriteScript
 from fsdpfuzz.loop._properties import Property, properties_named
 from fsdpfuzz.loop._session import Session
 from fsdpfuzz.loop._settings import RunSettings
@@ -35,10 +35,11 @@ def run(
     """Runs the properties and tells ``emit`` of everything that happens, in order.
 
     `KeyboardInterrupt`, and `Stopped` for other signals, ends the run early with a summary
-    of what was done, and so do ranks that cannot be started again. ``script`` writes and runs
-    the standalone script of a new finding, as `write_script` does. A session given by the
-    caller stays open. The digests of the generated cases are written to ``digests.txt`` in
-    the output folder, one a line, in order.
+    of what was done, and so do ranks that cannot be started again. The case that was under way
+    then counts for nothing; it stays on disk, and the next run begins with it. ``script``
+    writes and runs the standalone script of a new finding, as `write_script` does. A session
+    given by the caller stays open. The digests of the generated cases are written to
+    ``digests.txt`` in the folder of the run, one a line, in order.
     """
     if session is not None:
         return _run(settings, emit, session, script)
@@ -52,20 +53,21 @@ def _run(
     properties = properties_named(settings.properties)
     ledger = Ledger(session, emit, script)
     started = _started(settings, properties)
-    emit(started)
     interrupted: int | None = None
     failure: str | None = None
     try:
+        emit(started)
         _search(settings, ledger, properties)
-        ledger.finish_rest()
         if ledger.counts.examples >= LONG_RUN:
             for entry in session.silent_known():
                 emit(Notice(text=f"known finding {entry} did not show; does it still exist?"))
     except KeyboardInterrupt as stop:
         interrupted = stop.number if isinstance(stop, Stopped) else int(signal.SIGINT)
+        session.abandon()
         emit(Notice(text=f"ended early by {signal.Signals(interrupted).name}"))
     except PoolError as error:
         failure = str(error)
+        session.abandon()
         emit(Notice(text=f"ended early: {failure}"))
     summary = Summary(
         started=replace(started, torch=session.torch),
@@ -77,24 +79,32 @@ def _run(
         interrupted=interrupted,
         failure=failure,
         silent_known=session.silent_known(),
+        unconfirmed=ledger.unconfirmed,
+        harness_errors=len(session.harness_errors),
     )
     emit(RunFinished(summary=summary))
     return summary
 
 
 def _search(settings: RunSettings, ledger: Ledger, properties: tuple[Property, ...]) -> None:
-    from fsdpfuzz.loop._hunt import Hunt
+    from fsdpfuzz.loop._hunt import Hunt, is_over
 
-    output = settings.session.output
-    output.mkdir(parents=True, exist_ok=True)
-    with (output / DIGESTS).open("w", encoding="ascii", buffering=1) as ledger.digests:
+    folder = settings.session.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / DIGESTS).open("w", encoding="ascii", buffering=1) as ledger.digests:
         for case in ledger.session.pending():
             ledger.meet(ledger.session.examine(case), properties[0].name)
         shares = _shares(settings.max_examples, len(properties))
-        for item, share in zip(properties, shares, strict=True):
-            hunt = Hunt(settings, ledger, item)
-            hunt.reuse()
-            hunt.generate(share)
+        hunts = [
+            Hunt(settings, ledger, item, share)
+            for item, share in zip(properties, shares, strict=True)
+        ]
+        # In turns, so that each property is looked at from the first seconds on.
+        while any(hunt.left for hunt in hunts) and not is_over(settings, ledger):
+            for hunt in hunts:
+                if hunt.left and not is_over(settings, ledger):
+                    hunt.round()
+        ledger.finish()
 
 
 def _started(settings: RunSettings, properties: tuple[Property, ...]) -> RunStarted:
@@ -107,7 +117,8 @@ def _started(settings: RunSettings, properties: tuple[Property, ...]) -> RunStar
         seed=session.seed,
         properties=tuple(item.name for item in properties),
         max_examples=settings.max_examples,
-        output=session.output,
+        output=session.folder,
+        max_seconds=settings.max_seconds,
     )
 
 

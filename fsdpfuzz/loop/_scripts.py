@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsdpfuzz.corpus import read_entry
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.errors import FsdpFuzzError, one_line
 from fsdpfuzz.loop._events import Found, Script
 from fsdpfuzz.loop._session import Session
-from fsdpfuzz.spec import CaseSpec
-from fsdpfuzz.verdict import Verdict
 
 if TYPE_CHECKING:
-    from fsdpfuzz.repro import Ablation, Context
+    from fsdpfuzz.reduce import Ablation
+    from fsdpfuzz.repro import Context, Verification
 
 FOLDER = "repros"
-MAX_RANKS = 4
-ABLATION_SECONDS = 30.0
 FLAKY_ATTEMPTS = 5
 _UNDER_PLANT = "fsdpfuzz.ranks.under_plant"
 
 
-def write_script(session: Session, found: Found) -> Script:
-    """Writes ``repros/<case>.py`` in the output folder and runs it under torchrun.
+def write_script(
+    session: Session, found: Found, case: CaseSpec, ablation: Ablation | None
+) -> Script:
+    """Writes ``repros/<case>.py`` in the folder of the run and runs it under torchrun.
 
-    Before that it is found out which options the finding needs, unless it does not show each
-    time. Whatever goes wrong is said in the script's note; nothing that happened to the
-    finding before is lost by it.
+    ``ablation`` says which options the finding needs, where that is known. Whatever goes wrong
+    is said in the script's note; nothing that happened to the finding before is lost by it.
     """
     from fsdpfuzz.repro import render
 
-    path = session.settings.output / FOLDER / f"{found.case.stem}.py"
+    path = session.settings.folder / FOLDER / f"{found.case.stem}.py"
     try:
-        case = read_entry(found.case).case
-        ablation = None if found.rate else _ablation(session, case, found.finding.key)
         text = render(case, found.finding, _context(session, found, path.name, ablation))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except (FsdpFuzzError, OSError) as error:
         return Script(path=None, confirmed=False, note=one_line(str(error)))
     lines = ablation.lines if ablation is not None else ()
-    confirmed, note = _confirm(session, found, path, case.world_size)
-    return Script(path=path, confirmed=confirmed, note=one_line(note), ablation=lines)
+    seen = _run(session, found, path, case.world_size)
+    note = seen.reason
+    if not seen.reproduced:
+        note = f"{seen.outcome}: {seen.reason}" if seen.reason else seen.outcome
+    return Script(
+        path=path,
+        confirmed=seen.reproduced,
+        contradicts=seen.outcome == "not reproduced",
+        note=one_line(note),
+        ablation=lines,
+    )
 
 
 def plant_launcher(plant: str | None) -> tuple[str, ...]:
@@ -51,10 +55,10 @@ def plant_launcher(plant: str | None) -> tuple[str, ...]:
     return ("-m", _UNDER_PLANT, plant) if plant is not None else ()
 
 
-def _confirm(session: Session, found: Found, path: Path, world_size: int) -> tuple[bool, str]:
+def _run(session: Session, found: Found, path: Path, world_size: int) -> Verification:
     from fsdpfuzz.repro import verify
 
-    seen = verify(
+    return verify(
         path,
         world_size,
         session.settings.backend,
@@ -62,22 +66,6 @@ def _confirm(session: Session, found: Found, path: Path, world_size: int) -> tup
         launcher=plant_launcher(session.settings.plant),
         attempts=FLAKY_ATTEMPTS if found.rate else 1,
     )
-    if seen.reproduced:
-        return True, seen.reason
-    return False, f"{seen.outcome}: {seen.reason}" if seen.reason else seen.outcome
-
-
-def _ablation(session: Session, case: CaseSpec, key: str) -> Ablation:
-    from fsdpfuzz.pool import probe_machine
-    from fsdpfuzz.repro import ablate
-
-    end = time.monotonic() + ABLATION_SECONDS
-
-    def examine(changed: CaseSpec) -> Verdict | None:
-        return session.examine(changed).verdict if time.monotonic() < end else None
-
-    most = MAX_RANKS if session.settings.backend == "gloo" else probe_machine().gpus
-    return ablate(case, key, examine, max_ranks=min(MAX_RANKS, most))
 
 
 def _context(session: Session, found: Found, name: str, ablation: Ablation | None) -> Context:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm
+from fsdpfuzz.case import CaseSpec, digest
+from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm, is_starved
 from fsdpfuzz.loop._events import Rate
-from fsdpfuzz.loop._ports import PoolLike, Ports, Sighting
+from fsdpfuzz.loop._known import reason_to_skip
+from fsdpfuzz.loop._ports import HarnessError, Ports, Sighting
 from fsdpfuzz.loop._real import real_ports
+from fsdpfuzz.loop._runs import Runs
 from fsdpfuzz.loop._settings import SessionSettings
 from fsdpfuzz.observations import Observation
-from fsdpfuzz.spec import CaseSpec, digest
+from fsdpfuzz.reduce import alike
 from fsdpfuzz.verdict import Finding, FindingError, Verdict, error_type
 
 
@@ -26,6 +29,7 @@ class _Outcome:
     known: Mapping[str, str] = field(default_factory=dict)
     rates: Mapping[str, Rate] = field(default_factory=dict)
     observation: Observation | None = None
+    unconfirmed: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,8 @@ class Examined:
     observation: Observation | None
     fresh: bool
     """Whether the case ran now; False for one judged before."""
+    unconfirmed: tuple[Finding, ...] = ()
+    """What showed once and not again, without evidence; no part of the verdict."""
 
     @property
     def news(self) -> tuple[Finding, ...]:
@@ -62,15 +68,17 @@ class Session:
     def __init__(self, settings: SessionSettings, ports: Ports | None = None) -> None:
         self.settings = settings
         self._ports = ports or real_ports(settings)
-        self._pools: dict[int, PoolLike] = {}
-        self._closed_restarts = 0
+        self._runs = Runs(settings, self._ports)
         self._cache: OrderedDict[str, _Outcome] = OrderedDict()
         self._confirmed: set[str] = set()
         self._raised: dict[str, tuple[Examined, Finding, str]] = {}
-        self._torch = settings.torch
         self._begun = ""
         """Digest of the case that the ranks are at, and that is on disk."""
         self._unsettled = False
+        self.testing = "check"
+        """The test that is under way, under whose name `check` keeps what it finds."""
+        self.watch: Callable[[Examined, str], None] = lambda _examined, _name: None
+        """Told of each case that `check` examined, before it raises."""
 
     def __enter__(self) -> Session:
         return self
@@ -81,17 +89,28 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self.abandon()
         self.close()
 
     @property
     def restarts(self) -> int:
         """How often ranks were started again, over all world sizes."""
-        return self._closed_restarts + sum(pool.restarts for pool in self._pools.values())
+        return self._runs.restarts
 
     @property
     def torch(self) -> str:
         """The torch version of the ranks, as far as known."""
-        return self._torch
+        return self._runs.torch
+
+    @property
+    def harness_errors(self) -> tuple[HarnessError, ...]:
+        """What was the fuzzer's or the machine's fault so far."""
+        return tuple(self._runs.harness_errors)
+
+    def on_harness_error(self, tell: Callable[[HarnessError], None]) -> None:
+        """Has ``tell`` called with each harness error from now on, when it is met."""
+        self._runs.tell = tell
 
     def is_cached(self, case: CaseSpec) -> bool:
         """Whether `examine` would answer without running the case."""
@@ -105,15 +124,15 @@ class Session:
         name = digest(case)
         if name not in self._cache:
             self._put_on_disk(case)
-            self._pool(case.world_size).begin(case)
+            self._runs.begin(case)
             self._begun = name
 
-    def examine(self, case: CaseSpec) -> Examined:
+    def examine(self, case: CaseSpec, *, beside: bool = False) -> Examined:
         """Runs and judges a case; from memory if it was judged before.
 
         A finding whose key is new to the session is confirmed by running the case again. A
         failing case stays on disk as the one under way until `settle`, so that none is lost
-        between its verdict and `keep`.
+        between its verdict and `keep`; with ``beside`` it stays there while this one runs.
         :class:`PoolError` if the ranks cannot be started.
         """
         name = digest(case)
@@ -121,24 +140,61 @@ class Session:
         if outcome is not None:
             self._cache.move_to_end(name)
             return _examined(case, name, outcome, fresh=False)
-        outcome = self._run(case)
+        outcome = self._run(case, beside=beside)
         self._remember(name, outcome)
         return _examined(case, name, outcome, fresh=True)
 
     def confirm(self, case: CaseSpec) -> Examined:
-        """Runs a case several times, whatever is known of it, and remembers the outcome."""
+        """Runs a case several times, whatever is known of it, and remembers the outcome.
+
+        What is on disk stays as it is.
+        """
         name = digest(case)
-        outcome = self._run(case, doubt=True)
+        outcome = self._run(case, doubt=True, beside=True)
         self._remember(name, outcome)
         return _examined(case, name, outcome, fresh=True)
 
-    def check(self, case: CaseSpec, property_name: str) -> None:
+    def covering(self, case: CaseSpec) -> tuple[str, ...]:
+        """Ids of the known defects that a case can show here."""
+        return self._ports.known.covering(case, torch=self.torch, backend=self.settings.backend)
+
+    def skips(self, case: CaseSpec) -> str | None:
+        """Why a drawn case is not worth a run; None for one that is.
+
+        In a strict session all are that this machine can run. See `fsdpfuzz.loop._known`.
+        """
+        covering = () if self.settings.strict else self.covering(case)
+        reason = reason_to_skip(case, covering, self.settings.backend)
+        return reason if reason == "machine" or not self.settings.strict else None
+
+    def explained(self, examined: Examined) -> Examined:
+        """The same with findings known that follow from a known defect that covers the case.
+
+        For each defect some plainer cases are run that it does not cover: a finding that none
+        of them shows depends on the defect.
+        """
+        known = dict(examined.known)
+        for name in self.covering(examined.case):
+            left = [f for f in examined.verdict.findings if f.key not in known]
+            exits = self._ports.known.exits(examined.case, name) if left else ()
+            outside = [self.examine(case, beside=True) for case in exits]
+            for finding in left if outside else ():
+                if not any(alike(finding, f) for other in outside for f in other.verdict.findings):
+                    known[finding.key] = name
+        return replace(examined, known=known)
+
+    def check(self, case: CaseSpec, property_name: str | None = None) -> None:
         """Examines a case and raises the error type of its first new finding.
 
-        This is what a pytest property calls. The failing case is kept at once, and the last
-        one that Hypothesis shrank to by `keep_shrunk`.
+        This is what a test calls; without a name the finding is kept under ``testing``. The
+        failing case is kept at once; the last one that raised each finding, to which Hypothesis
+        shrank it, is given by `take_raised`.
         """
+        property_name = property_name or self.testing
         examined = self.examine(case)
+        if examined.news:
+            examined = self.explained(examined)
+        self.watch(examined, property_name)
         try:
             self._raise_news(examined, property_name)
         finally:
@@ -152,19 +208,21 @@ class Session:
             self._raised[finding.key] = (examined, finding, property_name)
             raise self._error(examined, finding)
 
-    def keep_shrunk(self) -> list[Path]:
-        """Keeps the case that last raised each finding; Hypothesis ends on the minimal one."""
-        kept = [
-            self.keep(examined, finding, property_name)
-            for examined, finding, property_name in self._raised.values()
-        ]
-        self._raised.clear()
-        return kept
+    def take_raised(self) -> list[tuple[Examined, Finding, str]]:
+        """Case, finding and property of what `check` raised last of each key, once."""
+        raised, self._raised = list(self._raised.values()), {}
+        return raised
 
     def keep(
-        self, examined: Examined, finding: Finding, property_name: str, shrink_steps: int = 0
+        self,
+        examined: Examined,
+        finding: Finding,
+        property_name: str,
+        shrink_steps: int = 0,
+        *,
+        known: str | None = None,
     ) -> Path:
-        """Puts a failing case into the corpus of the output folder; its file."""
+        """Puts a failing case into the folder of this run; its file, one for each finding."""
         rate = examined.rates.get(finding.key)
         return self._ports.archive.keep(
             Sighting(
@@ -172,12 +230,18 @@ class Session:
                 finding=finding,
                 property_name=property_name,
                 backend=self.settings.backend,
-                torch=self._torch,
+                torch=self.torch,
                 seed=self.settings.seed,
                 shrink_steps=shrink_steps,
                 rate=str(rate) if rate else "",
+                known=known,
+                unconfirmed=finding in examined.unconfirmed,
             )
         )
+
+    def drop(self, path: Path) -> None:
+        """Removes a kept case that another one stands for."""
+        self._ports.archive.drop(path)
 
     def settle(self) -> None:
         """What was to be kept of the case that was examined last is kept."""
@@ -191,15 +255,18 @@ class Session:
 
     def silent_known(self) -> tuple[str, ...]:
         """The known findings that should show on this machine and did not in this session."""
-        return self._ports.known.silent(torch=self._torch, backend=self.settings.backend)
+        return self._ports.known.silent(torch=self.torch, backend=self.settings.backend)
+
+    def abandon(self) -> None:
+        """Ends all ranks in the middle of a case, which stays on disk: `pending` gives it again."""
+        self._unsettled = False
+        self.close()
 
     def close(self) -> None:
         """Ends all ranks. The session may go on; pools start again when needed."""
         self.settle()
-        pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            self._closed_restarts += pool.restarts
-            pool.close()
+        self._begun = ""
+        self._runs.close()
 
     def _error(self, examined: Examined, finding: Finding) -> FindingError:
         error = error_type(finding.key)(finding)
@@ -208,20 +275,20 @@ class Session:
             error.add_note(f"not each time: {rate} runs of this case")
         return error
 
-    def _run(self, case: CaseSpec, *, doubt: bool = False) -> _Outcome:
+    def _run(self, case: CaseSpec, *, doubt: bool = False, beside: bool = False) -> _Outcome:
         begun, self._begun = self._begun, ""
-        if doubt or begun != digest(case):
+        if not beside and begun != digest(case):
             self._put_on_disk(case)
-        observation, verdict = self._judged(case)
-        self._torch = observation.torch or self._torch
+        observation, verdict = self._runs.judged(case)
         if not verdict.findings:
             # A clean case's observation is large and nobody asks for it again.
             outcome = _Outcome(verdict)
         else:
             outcome = self._weighed(case, (observation, verdict), doubt=doubt)
-        self._unsettled = True
-        if not outcome.verdict.findings:
-            self.settle()
+        if not beside:
+            self._unsettled = True
+            if not (outcome.verdict.findings or outcome.unconfirmed):
+                self.settle()
         return outcome
 
     def _put_on_disk(self, case: CaseSpec) -> None:
@@ -231,14 +298,16 @@ class Session:
     def _weighed(self, case: CaseSpec, first: Judged, *, doubt: bool) -> _Outcome:
         confirmed = Confirmed(verdict=first[1], observation=first[0])
         known = self._known(case, first[1])
-        if doubt or any(
-            f.key not in known and f.key not in self._confirmed for f in first[1].findings
+        if (
+            doubt
+            or is_starved(first[0])
+            or any(f.key not in known and f.key not in self._confirmed for f in first[1].findings)
         ):
             # On fresh ranks: what an earlier case left behind in them must not count.
-            self._pool(case.world_size).close()
+            self._runs.pool(case.world_size).close()
             confirmed = confirm(
                 first,
-                lambda patience: self._judged(case, patience=patience),
+                lambda patience: self._runs.judged(case, patience=patience),
                 reruns=self.settings.reruns,
                 flaky_runs=self.settings.flaky_runs,
             )
@@ -246,27 +315,27 @@ class Session:
             self._confirmed.update(
                 f.key for f in confirmed.verdict.findings if f.key not in confirmed.rates
             )
-        return _Outcome(confirmed.verdict, known, confirmed.rates, confirmed.observation)
-
-    def _judged(self, case: CaseSpec, *, patience: bool = False) -> Judged:
-        observation = self._pool(case.world_size).run(case, patience=patience)
-        return observation, self._ports.judge(case, observation)
+        return _Outcome(
+            confirmed.verdict,
+            known,
+            confirmed.rates,
+            confirmed.observation,
+            tuple(f for f in confirmed.unconfirmed if self._entry(case, f) is None),
+        )
 
     def _known(self, case: CaseSpec, verdict: Verdict) -> dict[str, str]:
         known: dict[str, str] = {}
         for finding in verdict.findings:
-            entry = self._ports.known.match(
-                case, finding, torch=self._torch, backend=self.settings.backend
-            )
-            if entry is not None:
-                known[finding.key] = entry.id
+            name = self._entry(case, finding)
+            if name is not None:
+                known[finding.key] = name
         return known
 
-    def _pool(self, world_size: int) -> PoolLike:
-        pool = self._pools.get(world_size)
-        if pool is None:
-            pool = self._pools[world_size] = self._ports.make_pool(world_size)
-        return pool
+    def _entry(self, case: CaseSpec, finding: Finding) -> str | None:
+        """The known defect that explains a finding."""
+        return self._ports.known.match(
+            case, finding, torch=self.torch, backend=self.settings.backend
+        )
 
     def _remember(self, name: str, outcome: _Outcome) -> None:
         self._cache[name] = outcome
@@ -284,4 +353,5 @@ def _examined(case: CaseSpec, name: str, outcome: _Outcome, *, fresh: bool) -> E
         rates=outcome.rates,
         observation=outcome.observation,
         fresh=fresh,
+        unconfirmed=outcome.unconfirmed,
     )

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fsdpfuzz.loop._profiles import PROFILES, Profile
-
-if TYPE_CHECKING:
-    from hypothesis.database import ExampleDatabase
 
 Backend = Literal["gloo", "nccl"]
 Api = Literal["fsdp1", "fsdp2"]
 
 APIS: tuple[Api, ...] = ("fsdp1", "fsdp2")
 OUTPUT = Path(".fsdpfuzz")
+_SHIPPED = Path(__file__).resolve().parents[1] / "saved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +23,15 @@ class SessionSettings:
     ``plant`` is ``module:function``, imported and called in every rank: how tests plant
     faults. ``reruns`` is how often a finding is run again before it is believed; one that
     does not fail each time is run ``flaky_runs`` times in all and reported with its rate.
+    ``output`` holds the cases under way, which the next run takes over; ``kept`` is the folder
+    of this run alone, for all that it leaves.
     """
 
     backend: Backend = "gloo"
     profile: Profile = field(default=PROFILES["dev"])
     output: Path = OUTPUT
+    kept: Path | None = None
+    """None for ``output``."""
     known: Path | None = None
     plant: str | None = None
     strict: bool = False
@@ -39,15 +41,19 @@ class SessionSettings:
     flaky_runs: int = 10
     cache_size: int = 50_000
 
+    @property
+    def folder(self) -> Path:
+        """Where failing cases, scripts and reports go."""
+        return self.output if self.kept is None else self.kept
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """One `fsdpfuzz run`.
 
-    ``database`` is Hypothesis's example database: any `ExampleDatabase`, ``"directory"``
-    for a folder inside the output folder, or None for none. ``round_examples`` is how many
-    cases are drawn before their findings are shrunk; in long rounds Hypothesis mutates what
-    it drew, and half of the mutants are the same case again.
+    ``round_examples`` is how many cases of a property are run before the next one's turn; in
+    long rounds Hypothesis mutates what it drew, and half of the mutants are the same case again.
+    After ``max_seconds`` nothing more is drawn; what was found until then is still reduced.
     """
 
     session: SessionSettings
@@ -55,12 +61,17 @@ class RunSettings:
     max_examples: int
     world_sizes: tuple[int, ...] = (2,)
     apis: tuple[Api, ...] = APIS
-    database: ExampleDatabase | Literal["directory"] | None = "directory"
     round_examples: int = 8
+    max_seconds: float | None = None
+
+
+def default_corpus() -> Path:
+    """``corpus`` of the current folder, else the one that fsdpfuzz comes with."""
+    own = Path("corpus")
+    return own if own.is_dir() else _SHIPPED
 
 
 def default_known() -> Path | None:
-    """``corpus/known.json`` of the current folder, else the one that fsdpfuzz comes with."""
-    packaged = Path(__file__).resolve().parents[1] / "saved" / "known.json"
-    candidates = (Path("corpus/known.json"), packaged)
-    return next((path for path in candidates if path.is_file()), None)
+    """``corpus/known`` of the current folder, else the one that fsdpfuzz comes with."""
+    candidates = (Path("corpus/known"), _SHIPPED / "known")
+    return next((path for path in candidates if path.is_dir()), None)

@@ -15,6 +15,7 @@ from pathlib import Path
 from fsdpfuzz.forkserver import ForkServer, ServerLostError
 from fsdpfuzz.observations import MAX_TRACEBACK
 from fsdpfuzz.pool._rank import Rank
+from fsdpfuzz.pool._usage import Usage, usage_of
 from fsdpfuzz.wire import Order, Recording, Setup, bounded, read_recording
 
 _WORKER = "fsdpfuzz.ranks._worker:main"
@@ -133,6 +134,10 @@ class Crew:
     def recordings(self) -> tuple[Recording, ...]:
         """What each rank is doing."""
         return tuple(read_recording(self._folder / f"flight-{rank.rank}") for rank in self.ranks)
+
+    def usage(self) -> tuple[Usage, ...]:
+        """What each rank had of the processors so far."""
+        return tuple(usage_of(rank.pid) for rank in self.ranks)
 
     def stacks(self) -> tuple[str, ...]:
         """The stack of every thread of every rank, as far as they can be had."""

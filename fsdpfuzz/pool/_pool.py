@@ -9,14 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from fsdpfuzz.case import CaseSpec, anatomy, digest, encode
 from fsdpfuzz.errors import ContractError, MachineError, PoolError
 from fsdpfuzz.forkserver import ForkServer, ServerLostError
 from fsdpfuzz.observations import Observation
 from fsdpfuzz.pool._crew import Crew
 from fsdpfuzz.pool._deadline import Deadlines, Pace
 from fsdpfuzz.pool._watch import Watch
-from fsdpfuzz.spec import CaseSpec, case_places, digest, encode
-from fsdpfuzz.wire import Come, Failed, Order, Ready, Run, Setup
+from fsdpfuzz.wire import DEVICES, Come, Failed, Order, Ready, Run, Setup
 
 Backend = Literal["gloo", "nccl"]
 
@@ -66,6 +66,8 @@ class Pool:
         self.backend = backend
         self.torch = ""
         """Version of torch in the ranks; empty before the first start."""
+        self.gpus = 0
+        """How many GPUs the ranks see."""
         self._pace = Pace(deadlines or Deadlines())
         self._plant = plant
         self._workdir = workdir
@@ -182,7 +184,7 @@ class Pool:
     def _try_start(self) -> str:
         """Starts ranks; says why they do not run, or nothing."""
         try:
-            server = ForkServer.get()
+            server = ForkServer.get(gpus=DEVICES[self.backend] == "cuda")
             if server.worker_failure:
                 raise MachineError(f"this torch cannot run FSDP: {server.worker_failure}")
             folder = self._private_folder(server)
@@ -225,7 +227,7 @@ class Pool:
                 for message in rank.inbox:
                     if isinstance(message, Ready):
                         ready.add(rank.rank)
-                        self.torch = message.torch
+                        self.torch, self.gpus = message.torch, message.gpus
                     elif isinstance(message, Failed):
                         return f"rank {rank.rank}: {message.reason}"
                 rank.inbox.clear()
@@ -251,6 +253,7 @@ class Pool:
             grace=self._pace.grace(patient=patient),
             number=self._number,
             digest=name,
+            ceiling=self._pace.deadline(patient=True),
         )
         first: Order = Run(number=self._number, case=encode(case), digest=name)
         others = [Come(number=self._number)] * (self.world_size - 1)
@@ -302,8 +305,7 @@ def _all_refused(observation: Observation) -> bool:
 
 
 def _is_large(case: CaseSpec) -> bool:
-    found = (parameter for place in case_places(case) for parameter in place.parameters)
-    return sum(parameter.numel for parameter in found) >= _LARGE
+    return sum(parameter.numel for parameter in anatomy(case).parameters) >= _LARGE
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -9,19 +9,24 @@ import msgspec
 from fsdpfuzz.observations import MAX_TRACEBACK, Death, Hang, Raised, RankReport
 from fsdpfuzz.pool._crew import Crew
 from fsdpfuzz.pool._disagreement import find_disagreement
+from fsdpfuzz.pool._progress import Progress
 from fsdpfuzz.pool._rank import Rank
+from fsdpfuzz.pool._usage import load_of_a_core
 from fsdpfuzz.wire import Answer, Recording
 
 STALL = 0.8
-"""Seconds without a move after which ranks that certainly disagree are given up."""
+"""Seconds for which ranks must stand still before they can be said to be stuck."""
 _LOOK = 0.2
+_GAP = 1.0
+"""A pause between two looks that counts in full; a longer one says that nobody was running."""
 
 
 class Watch:
     """``deadline`` counts from the start, ``grace`` from the first rank's failure; seconds.
 
     Ranks that disagree on a collective for certain, and have not moved for ``stall``, will
-    not move any more: they need no deadline.
+    not move any more: they need no deadline. Ranks that still move when the time is over, or
+    that did not get a processor, have until ``ceiling``.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class Watch:
         number: int,
         digest: str,
         stall: float = STALL,
+        ceiling: float = 0.0,
     ) -> None:
         self.reports: list[RankReport | None] = [None] * len(crew.ranks)
         self.deaths: list[Death] = []
@@ -42,37 +48,58 @@ class Watch:
         self._number = number
         self._digest = digest
         self._stall = stall
+        self._ceiling = max(ceiling, deadline)
         self._failed_at = 0.0
-        self._recordings: tuple[Recording, ...] = ()
-        self._moved_at = 0.0
+        self._progress = Progress()
+        self._lost = 0.0
+        """Seconds in which this process did not run either."""
 
     def wait(self, started: float) -> Hang | None:
         """Until all is known, or the hang that ended the waiting."""
+        looked = time.monotonic()
         while True:
             waiting = self._take_in()
             if not waiting:
                 return None
             now = time.monotonic()
-            patience = self._deadline
-            if self._failed_at:
-                patience = min(patience, self._failed_at + self._grace - started)
-            long = now - started >= min(self._grace, self._stall)
-            if now - started >= patience or (long and self._is_stuck(waiting, now)):
+            self._lost += max(0.0, now - looked - _GAP)
+            looked = now
+            passed = now - started - self._lost
+            patience = self._patience(started)
+            if self._failed_at or passed >= min(self._grace, self._stall):
+                self._progress.look(self._crew.recordings(), self._crew.usage(), now)
+            if self._is_over(waiting, passed, patience):
                 # This process may have been stopped or starved: what came counts.
                 self._crew.poll(0.0)
                 self._crew.settle()
                 waiting = self._take_in()
-                return self._hang(waiting, now - started) if waiting else None
-            self._crew.poll(min(started + patience - now, _LOOK))
+                return self._hang(waiting, passed) if waiting else None
+            left = patience - passed
+            self._crew.poll(min(left, _LOOK) if left > 0 else _LOOK / 4)
 
-    def _is_stuck(self, waiting: list[Rank], now: float) -> bool:
-        """Whether the ranks disagree for certain and have stood still."""
-        recordings = self._crew.recordings()
-        if recordings != self._recordings:
-            self._recordings, self._moved_at = recordings, now
+    def _patience(self, started: float) -> float:
+        """Seconds after which ranks that are stuck are given up."""
+        if not self._failed_at:
+            return self._deadline
+        failed = self._failed_at - started - self._lost
+        return min(self._deadline, failed + self._grace)
+
+    def _is_over(self, waiting: list[Rank], passed: float, patience: float) -> bool:
+        """Whether there is nothing more to wait for."""
+        if passed >= self._ceiling:
+            return True
+        progress = self._progress
+        if 0.0 < progress.still >= self._stall and self._disagree(waiting):
+            return True
+        if passed < patience:
             return False
-        if now - self._moved_at < self._stall:
-            return False
+        still = min(self._stall, self._grace) if self._failed_at else self._stall
+        late = [rank.rank for rank in waiting]
+        return 0.0 < progress.still >= still and progress.stuck(late, self._deadline)
+
+    def _disagree(self, waiting: list[Rank]) -> bool:
+        """Whether the ranks went different ways for certain."""
+        recordings = self._progress.recordings
         return find_disagreement(recordings, self._through(waiting)).certain
 
     def _through(self, waiting: list[Rank]) -> frozenset[int]:
@@ -129,10 +156,13 @@ class Watch:
 
     def _hang(self, waiting: list[Rank], seconds: float) -> Hang:
         recordings = self._crew.recordings()
+        progress, late = self._progress, tuple(rank.rank for rank in waiting)
+        progress.look(recordings, self._crew.usage(), time.monotonic())
+        moves = progress.still < min(self._stall, self._grace)
         stacks = self._crew.stacks()
         found = find_disagreement(recordings, self._through(waiting))
         return Hang(
-            ranks=tuple(rank.rank for rank in waiting),
+            ranks=late,
             deadline=min(seconds, self._grace if self._failed_at else self._deadline),
             stages=tuple(recording.stage for recording in recordings),
             stacks=tuple(map(_with_collective, recordings, stacks)),
@@ -140,6 +170,11 @@ class Watch:
             disagreement=found.text,
             mismatched=found.certain,
             after_failure=bool(self._failed_at),
+            starved=progress.starved(late, self._deadline, whole=moves),
+            still=progress.still,
+            ran=tuple(usage.ran for usage in progress.since),
+            waited=tuple(usage.waited for usage in progress.since),
+            load=load_of_a_core(),
         )
 
 

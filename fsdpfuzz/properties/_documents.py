@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from fsdpfuzz.loop import Session
-from fsdpfuzz.seeds import Seed, fitting, lacking
-from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.seeds import Seed
 
 
 def run_seed(seed: Seed, session: Session, property_name: str) -> None:
@@ -24,17 +21,3 @@ def run_seed(seed: Seed, session: Session, property_name: str) -> None:
     verdict = session.examine(case).verdict
     if verdict.status in ("rejected", "vacuous"):
         pytest.fail(f"{seed.name} is {verdict.status}: {verdict.reason}")
-
-
-def check_drawn(
-    case: CaseSpec, seeds: Sequence[Seed], session: Session, property_name: str
-) -> None:
-    """Checks what a property draws; a seed among its explicit examples in the form that runs here.
-
-    A seed that this machine cannot run is left to `run_seed`, which skips it by name: an
-    explicit example that fails would keep Hypothesis from drawing anything.
-    """
-    backend = session.settings.backend
-    if lacking(case, seeds, backend):
-        return
-    session.check(fitting(case, seeds, backend), property_name)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
-from fsdpfuzz.loop import Session, drawn
-from fsdpfuzz.properties._documents import check_drawn, run_seed
-from fsdpfuzz.seeds import EXEC_ORDER, Seed, with_seeds
-from fsdpfuzz.spec import CaseSpec
+from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.loop import Session
+from fsdpfuzz.properties import fuzz
+from fsdpfuzz.properties._documents import run_seed
+from fsdpfuzz.seeds import EXEC_ORDER, Seed
 
 
 @pytest.mark.parametrize("seed", EXEC_ORDER, ids=lambda seed: seed.name)
@@ -17,9 +17,7 @@ def test_documents(seed: Seed, fsdpfuzz_session: Session) -> None:
     run_seed(seed, fsdpfuzz_session, "exec_order")
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
-@with_seeds(EXEC_ORDER)
-@given(case=drawn("exec_order"))
+@fuzz("exec_order", seeds=EXEC_ORDER)
 def test_exec_order(case: CaseSpec, fsdpfuzz_session: Session) -> None:
     """Every drawn case passes, is refused clearly, or is a finding."""
-    check_drawn(case, EXEC_ORDER, fsdpfuzz_session, "exec_order")
+    fsdpfuzz_session.check(case, "exec_order")

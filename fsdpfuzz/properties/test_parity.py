@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.loop import Session
+from fsdpfuzz.properties import fuzz
 
-from fsdpfuzz.loop import Session, drawn
-from fsdpfuzz.spec import CaseSpec
 
-
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
-@given(case=drawn("parity"))
+@fuzz("parity")
 def test_parity(case: CaseSpec, fsdpfuzz_session: Session) -> None:
     """Every drawn case passes, is refused clearly, or is a finding."""
     fsdpfuzz_session.check(case, "parity")

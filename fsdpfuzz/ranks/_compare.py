@@ -10,20 +10,25 @@ import torch
 from torch import Tensor
 
 from fsdpfuzz.observations import Comparison, Quantity
-from fsdpfuzz.ranks._trace import Values
 
 NOT_FINITE = 1e300
 """Stands for an infinite or undefined error, which JSON cannot hold."""
 QUICK_FACTOR = 16.0
 """Rounding units of the floor under which a batch is not looked at tensor by tensor."""
 
+Values = Mapping[str, Tensor | None]
+
 
 @dataclass(frozen=True, slots=True)
-class Yardstick:
-    """How well float32 does on one tensor: DDP's distance from float64, and the size."""
+class Baseline:
+    """How well float32 does on one tensor: DDP's distance from float64, and the size.
 
-    baseline: float
-    scale: float
+    ``coarse`` is the distance of the plain model in lower dtypes, where units compute in such.
+    """
+
+    distance: float = 0.0
+    scale: float = 0.0
+    coarse: float | None = None
 
 
 @dataclass(slots=True)
@@ -31,7 +36,6 @@ class _Item:
     name: str
     observed: Tensor
     expected: Tensor
-    yardstick: Yardstick | None
     reduced: int
 
 
@@ -40,7 +44,7 @@ class Batch:
     """Comparisons of one operation, read back from the device together.
 
     Most batches agree to a few rounding units of their largest element. One comparison
-    named ``*`` then stands for all of them, and no yardstick is needed; otherwise there is
+    named ``*`` then stands for all of them, and no baseline is needed; otherwise there is
     one comparison for each tensor.
     """
 
@@ -49,29 +53,24 @@ class Batch:
     eps: float
     floor: float
     exact: bool = False
-    sticks: Callable[[], Mapping[str, Yardstick]] = dict
-    """Yardsticks by name, for the items that bring none; asked for only when needed."""
+    baselines: Callable[[], Mapping[str, Baseline]] = dict
+    """By name; asked for only when needed."""
     _items: list[_Item] = field(default_factory=list)
     _missing: list[Comparison] = field(default_factory=list)
 
     def add(
-        self,
-        name: str,
-        observed: Tensor | None,
-        expected: Tensor | None,
-        yardstick: Yardstick | None = None,
-        reduced: int = 1,
+        self, name: str, observed: Tensor | None, expected: Tensor | None, reduced: int = 1
     ) -> None:
         """One local part against the same part of the float64 reference, same numel."""
         if observed is None or expected is None:
-            self._add_missing(name, observed, expected, yardstick or Yardstick(0.0, 0.0))
+            self._add_missing(name, observed, expected)
         elif observed.numel() != expected.numel():
             self._missing.append(self._misshapen(name, observed, expected))
         elif observed.numel():
             right = expected.detach().reshape(-1)
             # What FSDP keeps on the CPU goes to where the reference is.
             seen = observed.detach().reshape(-1).to(right.device)
-            self._items.append(_Item(name, seen, right, yardstick, reduced))
+            self._items.append(_Item(name, seen, right, reduced))
 
     def finish(self) -> tuple[Comparison, ...]:
         """All comparisons; waits for the device once, or twice when something is off."""
@@ -80,30 +79,27 @@ class Batch:
         largest = self._largest_error()
         if largest <= (0.0 if self.exact else QUICK_FACTOR * self.eps * self.floor):
             numel = sum(item.observed.numel() for item in self._items)
-            together = self._comparison("*", Yardstick(0.0, 0.0), largest, 0.0, 0.0, numel, 1)
+            together = self._comparison("*", Baseline(), largest, (0.0, 0.0), numel, 1)
             return (together, *self._missing)
-        known = self.sticks()
+        known = self.baselines()
         numbers = []
         for item in self._items:
             wide, right = item.observed.to(torch.float64), item.expected.to(torch.float64)
             worst, where = (wide - right).abs().max(dim=0)
             numbers.append(torch.stack([worst, wide[where], right[where]]))
-        rows = torch.stack(numbers).tolist()
-        return (
-            *(
-                self._comparison(
-                    item.name,
-                    item.yardstick or known.get(item.name) or Yardstick(0.0, 0.0),
-                    error,
-                    observed,
-                    expected,
-                    item.observed.numel(),
-                    item.reduced,
-                )
-                for item, (error, observed, expected) in zip(self._items, rows, strict=True)
-            ),
-            *self._missing,
-        )
+        rows: list[list[float]] = torch.stack(numbers).tolist()
+        found = [
+            self._comparison(
+                item.name,
+                known.get(item.name, Baseline(0.0, 1.0 if self.exact else 0.0)),
+                error,
+                (observed, expected),
+                item.observed.numel(),
+                item.reduced,
+            )
+            for item, (error, observed, expected) in zip(self._items, rows, strict=True)
+        ]
+        return (*found, *self._missing)
 
     def _largest_error(self) -> float:
         """Over all items; undefined values count as infinite."""
@@ -115,10 +111,9 @@ class Batch:
     def _comparison(
         self,
         name: str,
-        yardstick: Yardstick,
+        baseline: Baseline,
         error: float,
-        observed: float,
-        expected: float,
+        values: tuple[float, float],
         numel: int,
         reduced: int,
     ) -> Comparison:
@@ -128,11 +123,12 @@ class Batch:
             name=name,
             op=self.op,
             error=error if finite else NOT_FINITE,
-            baseline=yardstick.baseline,
-            scale=yardstick.scale,
+            baseline=baseline.distance,
+            coarse=baseline.coarse,
+            scale=baseline.scale,
             floor=self.floor,
-            observed=_finite(observed),
-            expected=_finite(expected),
+            observed=_finite(values[0]),
+            expected=_finite(values[1]),
             numel=numel,
             reduced=reduced,
             eps=self.eps,
@@ -155,9 +151,7 @@ class Batch:
             finite=False,
         )
 
-    def _add_missing(
-        self, name: str, observed: Tensor | None, expected: Tensor | None, yardstick: Yardstick
-    ) -> None:
+    def _add_missing(self, name: str, observed: Tensor | None, expected: Tensor | None) -> None:
         there = expected if observed is None else observed
         if there is None or there.numel() == 0:
             return
@@ -170,8 +164,8 @@ class Batch:
                 name=name,
                 op=self.op,
                 error=size,
-                baseline=yardstick.baseline,
-                scale=max(size, yardstick.scale),
+                baseline=0.0,
+                scale=size,
                 floor=self.floor,
                 observed=0.0 if observed is None else size,
                 expected=size if observed is None else 0.0,
@@ -183,23 +177,40 @@ class Batch:
         )
 
 
-def yardsticks(right: Values, single: Values) -> dict[str, Yardstick]:
-    """For each tensor: the float32 reference's distance from float64, and the largest value."""
+def baselines_of(
+    right: Values, single: Values, lower: Sequence[Values] = ()
+) -> dict[str, Baseline]:
+    """For each tensor: the float32 reference's distance from float64, and the largest value.
+
+    ``lower`` are the same tensors of references in lower dtypes; the furthest counts.
+    """
     names, numbers = [], []
     for name, wide in right.items():
-        narrow = single.get(name)
         if wide is None or wide.numel() == 0:
             continue
         wide = wide.detach().to(torch.float64)
-        scale = wide.abs().max()
-        gap = scale if narrow is None else (narrow.detach().to(torch.float64) - wide).abs().max()
+        gaps = [_gap(wide, values.get(name)) for values in (single, *lower)]
         names.append(name)
-        numbers.append(torch.stack([gap, scale]))
+        numbers.append(torch.stack([wide.abs().max(), *gaps]))
     rows: Sequence[Sequence[float]] = torch.stack(numbers).tolist() if numbers else []
     return {
-        name: Yardstick(*(value if abs(value) < NOT_FINITE else NOT_FINITE for value in row))
-        for name, row in zip(names, rows, strict=True)
+        name: Baseline(
+            _bounded(distance), _bounded(scale), max(map(_bounded, coarse), default=None)
+        )
+        for name, (scale, distance, *coarse) in zip(names, rows, strict=True)
     }
+
+
+def _gap(wide: Tensor, other: Tensor | None) -> Tensor:
+    """How far a tensor is off; all that there is where it is missing."""
+    if other is None:
+        return wide.abs().max()
+    return (other.detach().to(torch.float64) - wide).abs().max()
+
+
+def _bounded(value: float) -> float:
+    """NaN is as far off as can be."""
+    return value if abs(value) < NOT_FINITE else NOT_FINITE
 
 
 def floor_of(values: Values) -> float:

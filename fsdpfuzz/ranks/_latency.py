@@ -9,10 +9,10 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.observations import RankReport
 from fsdpfuzz.ranks import _worker
 from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.spec import CaseSpec
 
 SIZES = {"all-reduce of 4 B": (1, 50), "all-reduce of 4 MiB": (1 << 20, 5)}
 """Name to the number of float32 elements and how often it is measured."""

@@ -13,7 +13,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapper_module
 from torch.distributed.fsdp import _runtime_utils
 
-from fsdpfuzz.ranks import _modules
+from fsdpfuzz.steps import checkpointing
 
 MAX_WARNINGS = 64
 MAX_WARNING_TEXT = 500
@@ -45,7 +45,7 @@ def probes(counters: Counters) -> Iterator[None]:
         warnings.showwarning = _recording(counters)
         with (
             mock.patch.object(wrapper_module, "save_on_cpu", entered),
-            mock.patch.object(_modules, "save_on_cpu", entered),
+            mock.patch.object(checkpointing, "save_on_cpu", entered),
             mock.patch.object(_runtime_utils, "_post_backward_reshard", counting_reshard),
         ):
             yield

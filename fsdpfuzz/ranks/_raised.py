@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from pathlib import Path
 from types import TracebackType
 
 import torch
 
+from fsdpfuzz.errors import FsdpFuzzError
 from fsdpfuzz.observations import MAX_MESSAGE, MAX_TRACEBACK, Raised
 from fsdpfuzz.wire import bounded
 
 _DOCUMENTED = (ValueError, NotImplementedError)
 _TORCH = f"{Path(torch.__file__).parent}/"
+_OURS = Path(__file__).parents[1]
+# Scripts quote the steps, and a recipe's call may be of a function in C, which has no frame:
+# what is raised there is what the training raises.
+_TRAINING = ("steps", ("ranks/_execute.py", "_call"))
+_EXHAUSTED = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE})
+_NO_MEMORY = ("can't allocate memory", "not enough memory: you tried to allocate")
 
 
 def describe(error: BaseException, stage: str) -> Raised:
@@ -24,7 +32,33 @@ def describe(error: BaseException, stage: str) -> Raised:
         frame=_innermost_torch_frame(error.__traceback__),
         documented=type(error) in _DOCUMENTED,
         traceback=_traceback(error),
+        ours=is_ours(error),
     )
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an exception is fsdpfuzz's or the machine's fault, and says nothing of FSDP.
+
+    It is ours where its innermost frame is: the recording and comparing around a training, not
+    the steps of the training nor what they call in torch.
+    """
+    if isinstance(error, FsdpFuzzError | MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno in _EXHAUSTED
+    if isinstance(error, RuntimeError) and any(words in _message(error) for words in _NO_MEMORY):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    code = trace.tb_frame.f_code
+    file = Path(code.co_filename)
+    if not file.is_relative_to(_OURS):
+        return False
+    place = file.relative_to(_OURS)
+    return place.parts[0] != _TRAINING[0] and (place.as_posix(), code.co_name) != _TRAINING[1]
 
 
 def _message(error: BaseException) -> str:

@@ -2,213 +2,286 @@
 
 Two replicas run on every rank. One is in float64 and says what is right; the other is in
 float32 under ``DistributedDataParallel`` and says how much rounding is normal for this very
-case. Both recompute activations where the case does, because a buffer that forward updates
-counts recomputations, and because reentrant checkpointing gives no gradient unless an
-input requires one.
+case. Where units compute in a lower dtype there is one more in that dtype: where terms cancel, or
+leave the range of float16, what is normal has little to do with float32. All run the case's own
+recipe.
 
 ``DistributedDataParallel`` documents what it cannot do: reentrant checkpointing together
 with unused or repeated parameters, ``requires_grad`` changed after construction, several
 forwards before a backward, a graph that differs between ranks. There the float32 replica
-averages gradients by itself, with one all-reduce after each synchronised backward.
+averages gradients by itself, as the others do.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fsdpfuzz.errors import ContractError
-from fsdpfuzz.ranks._activation import place
-from fsdpfuzz.ranks._build import build
-from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.ranks._names import clean
-from fsdpfuzz.ranks._program import make_optimizer
-from fsdpfuzz.ranks._trace import Values
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
+    Anatomy,
     Backward,
-    CaseSpec,
     Flip,
     Forward,
     Fsdp1Unit,
     RequiresGrad,
     StateDict,
-    case_places,
-    unit_of,
-    unit_owner,
+    lower,
+    most_pending,
+    reference_recomputes,
 )
+from fsdpfuzz.expect import HEADROOM
+from fsdpfuzz.ranks._compare import Baseline, Values, baselines_of, floor_of
+from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.ranks._execute import Execution, Variables
+from fsdpfuzz.ranks._passes import Pass, Passes
+
+NEVER = 1 << 20
+"""Comes after all operations."""
 
 
-class Replica:
-    """A whole copy of the model on every rank, its gradients averaged over the ranks."""
+@dataclass(slots=True)
+class Trace:
+    """Losses and outputs by forward index; gradients and parameters by operation."""
 
-    def __init__(self, case: CaseSpec, env: RankEnv, dtype: torch.dtype) -> None:
-        self.name = f"reference-{str(dtype).removeprefix('torch.')}"
-        self.dtype = dtype
-        self._env = env
-        self._alias = {tie.target: tie.source for tie in case.ties}
-        model = build(case).to(device=env.device, dtype=dtype)
-        for checkpoint in case.checkpoints:
-            if checkpoint.kind != "offload":
-                model = place(model, checkpoint, inside_unit=False)
-        self._parameters = {
-            self._name(name): parameter for name, parameter in model.named_parameters()
-        }
-        self.parameter_names = tuple(self._parameters)
-        held_out = set(case.held_out)
-        self.optimizer = make_optimizer(
-            case.optimizer,
-            [p for name, p in self._parameters.items() if name not in held_out],
-        )
-        owners = unit_owner(case)
-        self._alone = {self._name(fqn) for fqn, owner in owners.items() if owner is None}
-        """Parameters that no unit manages: nobody averages their gradients."""
-        self._replaced = {self._name(fqn) for fqn in _offloaded(case)}
-        """Parameters whose gradients fsdp1 replaces: it documents that it does not accumulate
-        reduced gradients under CPU offload (``FullyShardedDataParallel``, "Limitations")."""
-        self._flips = any(isinstance(op, Flip) for op in case.program)
-        self.averages = dtype == torch.float64 or needs_averaging(case, model)
-        self.model = model if self.averages else _ddp(case, model, env)
-        self._reduced: dict[str, Tensor] = {}
+    losses: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    input_grads: dict[int, Tensor | None] = field(default_factory=dict)
+    grads: dict[int, Values] = field(default_factory=dict)
+    params: dict[int, Values] = field(default_factory=dict)
+    states: dict[int, Values] = field(default_factory=dict)
+    """Buffers at each state dict; its parameters are in ``params``."""
+    results: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    """What operations give, by the name of its variable."""
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    sizes: dict[int, Tensor] = field(default_factory=dict)
+    """The largest absolute value of all that each operation left."""
 
-    @contextmanager
-    def synchronised(self, enabled: bool) -> Iterator[None]:
-        """``no_sync`` of DDP; an averaging replica reduces in `after_backward`."""
-        with ExitStack() as stack:
-            if not enabled and isinstance(self.model, DistributedDataParallel):
-                stack.enter_context(self.model.no_sync())
-            yield
-
-    def after_backward(self, synchronised: bool) -> None:
-        """Averages the gradients over the ranks, for a replica that does so itself."""
-        if not (self.averages and synchronised):
-            return
-        for name in self._alone:
-            self._accumulate(name, self._parameters[name].grad)
-        names = [
-            name
-            for name, p in self._parameters.items()
-            # After a flip ranks may train different parameters, and all must average the same.
-            if (p.requires_grad or self._flips) and name not in self._alone
-        ]
-        if not names:
-            return
-        parts, present = [], []
-        for name in names:
-            grad = self._parameters[name].grad
-            present.append(grad is not None)
-            parts.append(torch.zeros_like(self._parameters[name]) if grad is None else grad)
-        flat = torch.cat([part.reshape(-1) for part in parts])
-        flat = torch.cat([flat, torch.tensor(present, dtype=flat.dtype, device=flat.device)])
-        dist.all_reduce(flat)
-        flat /= self._env.world_size
-        mask = flat[-len(names) :].tolist()
-        sizes = [part.numel() for part in parts]
-        for name, mean, some in zip(
-            names, torch.split(flat[: -len(names)], sizes), mask, strict=True
-        ):
-            self._accumulate(name, mean.view_as(self._parameters[name]) if some else None)
-
-    def _accumulate(self, name: str, grad: Tensor | None) -> None:
-        """Adds to what the optimizer will see, and clears the local gradient."""
-        self._parameters[name].grad = None
-        if grad is not None:
-            before = None if name in self._replaced else self._reduced.get(name)
-            self._reduced[name] = grad if before is None else before + grad
-
-    def before_step(self) -> None:
-        """Hands the averaged gradients to the optimizer."""
-        if self.averages:
-            for name, parameter in self._parameters.items():
-                parameter.grad = self._reduced.get(name)
-
-    def zero_grad(self, set_to_none: bool) -> None:
-        """Drops or zeroes all gradients."""
-        for name, parameter in self._parameters.items():
-            if set_to_none:
-                parameter.grad = None
-                self._reduced.pop(name, None)
-            elif parameter.grad is not None or name in self._reduced:
-                parameter.grad = None if self.averages else torch.zeros_like(parameter)
-                if self.averages:
-                    self._reduced[name] = torch.zeros_like(parameter)
-
-    def require_grad(self, parameters: frozenset[str], value: bool) -> None:
-        """Freezes or unfreezes parameters."""
-        for name in parameters:
-            self._parameters[self._name(name)].requires_grad_(value)
-
-    def state_dict(self, op: int, request: StateDict) -> None:
-        """A replica's state is its parameters; there is nothing to take or load."""
-
-    def grads(self) -> Values:
-        """Synchronised gradients by FQN, each ``parameter.shape``."""
-        if self.averages:
-            return {name: self._reduced.get(name) for name in self._parameters}
-        return {name: p.grad for name, p in self._parameters.items()}
-
-    def values(self) -> dict[str, Tensor]:
-        """Parameters by FQN."""
-        return {name: p.detach() for name, p in self._parameters.items()}
-
-    def buffers(self) -> dict[str, Tensor]:
-        """Buffers by FQN."""
-        return {clean(name): buffer for name, buffer in self.model.named_buffers()}
-
-    def _name(self, fqn: str) -> str:
-        fqn = clean(fqn)
-        return self._alias.get(fqn, fqn)
+    def of_forward(self, quantity: Literal["loss", "output"], index: int) -> Tensor:
+        """What a forward gave."""
+        return (self.losses if quantity == "loss" else self.outputs)[index]
 
 
-def needs_averaging(case: CaseSpec, model: nn.Module) -> bool:
+class Recorder:
+    """A watcher that fills a trace."""
+
+    def __init__(self, a: Anatomy, *, ddp: bool, device: torch.device) -> None:
+        self.trace = Trace()
+        self._a, self._ddp, self._device = a, ddp, device
+        self._passes = Passes(a.case.program)
+        self._named: dict[str, nn.Parameter] = {}
+        self._plain: nn.Module | None = None
+
+    def before(self, op: int, name: str) -> None:
+        """Nothing to do."""
+
+    def assigned(self, name: str, variables: Variables) -> bool:
+        """Puts DDP around the model as soon as its parameters are known by name."""
+        if name == "named":
+            self._named, self._plain = variables["named"], variables["model"]
+            if self._ddp:
+                variables["model"] = _ddp(self._a, variables["model"], self._device)
+        return True
+
+    def after(self, op: int, name: str, variables: Variables) -> None:
+        """Keeps what FSDP will be compared with."""
+        request, trace = self._a.case.program[op], self.trace
+        finished = self._passes.after(op, variables)
+        trace.sizes[op] = self._size(variables, finished)
+        if isinstance(request, Forward):
+            trace.losses.append(variables["loss"].detach())
+            trace.outputs.append(variables["output"].detach())
+        elif isinstance(request, Backward):
+            for item in finished:
+                trace.input_grads[item.index] = item.x.grad
+            if finished[0].synchronised:
+                trace.grads[op] = self._gradients()
+        elif isinstance(request, StateDict):
+            trace.params[op] = self._parameters()
+            trace.states[op] = {n: b.clone() for n, b in self._buffers().items()}
+        if "grad" in request.compared:
+            trace.grads[op] = self._gradients()
+        if "param" in request.compared:
+            trace.params[op] = self._parameters()
+        if request.results:
+            trace.results[op] = {n: variables[n].detach().clone() for n in request.results}
+
+    def _size(self, variables: Variables, finished: list[Pass]) -> Tensor:
+        found = [variables[name].detach() for name in ("loss", "output") if name in variables]
+        found += [item.x.grad for item in finished if item.x.grad is not None]
+        for p in self._named.values():
+            found += [p.detach()] if p.grad is None else [p.detach(), p.grad]
+        sizes = [tensor.abs().max().to(torch.float64) for tensor in found if tensor.numel()]
+        return torch.stack(sizes).max() if sizes else torch.zeros(())
+
+    def _gradients(self) -> dict[str, Tensor | None]:
+        return {n: None if p.grad is None else p.grad.clone() for n, p in self._named.items()}
+
+    def _parameters(self) -> dict[str, Tensor | None]:
+        return {name: p.detach().clone() for name, p in self._named.items()}
+
+    def finish(self) -> Trace:
+        """The trace, with the buffers as they are at the end."""
+        self.trace.buffers = self._buffers()
+        return self.trace
+
+    def _buffers(self) -> dict[str, Tensor]:
+        from torch.distributed.fsdp._common_utils import clean_tensor_name
+
+        model = self._plain
+        found = model.named_buffers() if model is not None else ()
+        return {clean_tensor_name(name): buffer.detach() for name, buffer in found}
+
+
+@dataclass(slots=True)
+class Reference:
+    """All traces, and what is derived from them on first use."""
+
+    wide: Trace
+    single: Trace
+    lower: tuple[Trace, ...] = ()
+    """In the dtypes below float32 in which units compute."""
+    _floors: dict[tuple[str, int], float] = field(default_factory=dict)
+    _baselines: dict[tuple[str, int], dict[str, Baseline]] = field(default_factory=dict)
+
+    def value(self, fqn: str, op: int, *, exact: bool) -> Tensor | None:
+        """A parameter or buffer at a state dict: in float32 if it must be equal, else float64."""
+        trace = self.single if exact else self.wide
+        value = trace.params[op].get(fqn)
+        return trace.states[op].get(fqn) if value is None else value
+
+    def floor(self, quantity: str, op: int) -> float:
+        """The largest gradient, or parameter, at ``op``."""
+        key = (quantity, op)
+        if key not in self._floors:
+            self._floors[key] = floor_of(_values(self.wide, *key))
+        return self._floors[key]
+
+    def baselines(self, quantity: str, op: int) -> dict[str, Baseline]:
+        """The baseline of each gradient, or parameter, at ``op``."""
+        key = (quantity, op)
+        if key not in self._baselines:
+            wide, single = _values(self.wide, *key), _values(self.single, *key)
+            lower = [_values(trace, *key) for trace in self.lower]
+            self._baselines[key] = baselines_of(wide, single, lower)
+        return self._baselines[key]
+
+    def baseline(
+        self, name: str, value: Callable[[Trace], Tensor | None]
+    ) -> Callable[[], dict[str, Baseline]]:
+        """The baseline of one tensor, which ``value`` takes out of a trace."""
+
+        def found() -> dict[str, Baseline]:
+            wide, single, *lower = (
+                {name: value(trace)} for trace in (self.wide, self.single, *self.lower)
+            )
+            return baselines_of(wide, single, lower)
+
+        return found
+
+    def leaves(self, dtypes: Iterable[torch.dtype]) -> tuple[int, str]:
+        """From which operation on nothing can be said, and the dtype whose range it leaves.
+
+        Either float64 goes where no value of the dtype is, or a replica did. `NEVER` and no
+        dtype where everything can be compared.
+        """
+        found = []
+        widest = _sizes(self.wide)
+        limits = {dtype: HEADROOM * torch.finfo(dtype).max for dtype in (torch.float32, *dtypes)}
+        for dtype, trace in zip(limits, (self.single, *self.lower), strict=False):
+            for op, size in _sizes(trace).items():
+                if not isfinite(size) or not widest[op] <= limits[dtype]:
+                    found.append((op, _name(dtype)))
+        return min(found, default=(NEVER, ""))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _sizes(trace: Trace) -> dict[int, float]:
+    """Read back from the device together."""
+    sizes = list(trace.sizes.values())
+    return dict(zip(trace.sizes, torch.stack(sizes).tolist() if sizes else (), strict=True))
+
+
+def _values(trace: Trace, quantity: str, op: int) -> Values:
+    return trace.grads[op] if quantity == "grad" else trace.params[op]
+
+
+def record(a: Anatomy, env: RankEnv, dtype: torch.dtype) -> tuple[Trace, bool]:
+    """Trains the plain model; the trace, and whether ``DistributedDataParallel`` did it."""
+    ddp = dtype == torch.float32 and not needs_averaging(a)
+    recorder = Recorder(a, ddp=ddp, device=env.device)
+    Execution(
+        recipe=lower(a),
+        env=env,
+        role="ddp" if ddp else "plain",
+        dtype=dtype,
+        label=f"reference-{_name(dtype)}",
+        watcher=recorder,
+    ).run()
+    return recorder.finish(), ddp
+
+
+def lower_dtypes(a: Anatomy) -> tuple[torch.dtype, ...]:
+    """The dtypes below float32 that take part where units compute in one.
+
+    Where they only reduce in one, nothing is blown up that was lost in it.
+    """
+    given = [unit.precision for unit in a.plan.units if unit.precision is not None]
+    names: set[str | None] = set()
+    if any(precision.param in ("float16", "bfloat16") for precision in given):
+        names = {name for p in given for name in (p.param, p.reduce, p.buffer)}
+    return tuple(dtype for dtype in (torch.bfloat16, torch.float16) if _name(dtype) in names)
+
+
+def record_lower(a: Anatomy, env: RankEnv) -> tuple[tuple[torch.dtype, ...], tuple[Trace, ...]]:
+    """Trains the plain model in each of `lower_dtypes`; which of them, and the traces.
+
+    Left out is what torch has no kernel for on this device: FSDP will say so itself.
+    """
+    dtypes, traces = [], []
+    for dtype in lower_dtypes(a):
+        try:
+            trace, _ = record(a, env, dtype)
+        except (RuntimeError, NotImplementedError) as error:
+            if "not implemented for" not in str(error):
+                raise
+            continue
+        dtypes.append(dtype)
+        traces.append(trace)
+    return tuple(dtypes), tuple(traces)
+
+
+def needs_averaging(a: Anatomy) -> bool:
     """Whether ``DistributedDataParallel`` documents that it cannot run this case."""
+    case = a.case
+    recomputes = reference_recomputes(a)
     return (
-        not any(parameter.requires_grad for parameter in model.parameters())
-        or any(c.reentrant or not c.path for c in case.checkpoints if c.kind != "offload")
+        all(p.fqn in a.frozen for p in a.parameters)
+        or any(c.reentrant for c in case.checkpoints)
+        or (recomputes and any(not c.path for c in case.checkpoints if c.recomputes))
         or any(isinstance(op, RequiresGrad | Flip) for op in case.program)
-        or any(isinstance(op, Forward) and op.target for op in case.program)
-        or any(place_.kind == "switch" for place_ in case_places(case))
-        or None in unit_owner(case).values()
-        or any(_offloaded(case))
-        or any(isinstance(op, Forward) and op.drop for op in case.program)
-        or _repeated_forwards(case)
+        or any(isinstance(op, Forward) and (op.target or op.drop) for op in case.program)
+        or bool(a.switches)
+        or None in a.owners.values()
+        or any(isinstance(u, Fsdp1Unit) and u.cpu_offload for u in a.options.values())
+        or most_pending(case) > 1
     )
 
 
-def _offloaded(case: CaseSpec) -> Iterator[str]:
-    """FQNs of the parameters in units of fsdp1 that offload them to the CPU."""
-    for fqn, owner in unit_owner(case).items():
-        unit = None if owner is None else unit_of(case.plan, owner)
-        if isinstance(unit, Fsdp1Unit) and unit.cpu_offload:
-            yield fqn
-
-
-def _repeated_forwards(case: CaseSpec) -> bool:
-    pending = 0
-    for op in case.program:
-        if isinstance(op, Forward) and op.grad and not op.drop:
-            pending += 1
-        elif isinstance(op, Backward):
-            pending = 0
-        if pending > 1:
-            return True
-    return False
-
-
-def _ddp(case: CaseSpec, model: nn.Module, env: RankEnv) -> nn.Module:
-    if hasattr(model, "recompute"):
-        raise ContractError("a recomputed root needs the averaging replica")
-    unused = any(not p.used for place_ in case_places(case) for p in place_.parameters)
+def _ddp(a: Anatomy, model: nn.Module, device: torch.device) -> nn.Module:
     return DistributedDataParallel(
         model,
-        device_ids=[env.device] if env.device.type == "cuda" else None,
-        find_unused_parameters=unused,
+        device_ids=[device] if device.type == "cuda" else None,
+        find_unused_parameters=any(not p.used for p in a.parameters),
         **_NO_BUFFER_SYNC,
     )
 

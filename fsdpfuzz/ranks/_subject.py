@@ -1,267 +1,220 @@
-"""FSDP under observation: trains the case and compares it, operation by operation."""
+"""FSDP under observation: compared with the reference, operation by operation."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fsdpfuzz.case import EPSILON, Anatomy, Backward, Forward, StateDict, coarsest, lower
+from fsdpfuzz.errors import ContractError
 from fsdpfuzz.observations import Comparison, Subject, UnitState
-from fsdpfuzz.ranks._build import build
-from fsdpfuzz.ranks._compare import Batch, Yardstick, floor_of, yardsticks
+from fsdpfuzz.ranks._compare import Batch, floor_of
 from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.ranks._names import clean
+from fsdpfuzz.ranks._execute import Execution, Variables
+from fsdpfuzz.ranks._passes import Pass, Passes
 from fsdpfuzz.ranks._probe import Counters
-from fsdpfuzz.ranks._program import Pass, make_optimizer
-from fsdpfuzz.ranks._shard import Piece, dtype_of
-from fsdpfuzz.ranks._sharding import shard
-from fsdpfuzz.ranks._state import Taken, compare, layout_of, take
-from fsdpfuzz.ranks._trace import Trace, Values, synchronised_forwards
-from fsdpfuzz.ranks._twins import Likeness
-from fsdpfuzz.spec import Backward, CaseSpec, Forward, Op, Plan, StateDict, Step
+from fsdpfuzz.ranks._reference import Reference, Trace
+from fsdpfuzz.ranks._sharded import Shard, Sharded
+from fsdpfuzz.ranks._state import StateWatch, Taken
+from fsdpfuzz.ranks._variants import Likeness
 
 
-class FsdpTrainee:
-    """The case's model under FSDP."""
-
-    dtype = torch.float32
-
-    def __init__(self, case: CaseSpec, env: RankEnv, name: str) -> None:
-        self.name = name
-        self._alias = {tie.target: tie.source for tie in case.ties}
-        self.case, self._env = case, env
-        model = build(case).to(env.device)
-        self.layout = layout_of(model)
-        self.taken: list[Taken] = []
-        named = list(model.named_parameters())
-        self.parameter_names = tuple(self.canonical(fqn) for fqn, _ in named)
-        self.initial = {
-            self.canonical(fqn): parameter.detach().clone()
-            for fqn, parameter in named
-            if not parameter.requires_grad
-        }
-        self.sharded = shard(model, case.plan, case.checkpoints, env)
-        self.model = self.sharded.model
-        self.pieces = self.sharded.pieces
-        self._shown = {self.canonical(fqn): p for fqn, p in self.model.named_parameters()}
-        self.frozen = {self.canonical(name) for name in case.frozen}
-        """Names of the parameters that are frozen just now."""
-        self.refrozen: set[str] = set()
-        """Names of those that were frozen or unfrozen on the way."""
-        self.optimizer = make_optimizer(case.optimizer, self._trained(set(case.held_out)))
-
-    def canonical(self, fqn: str) -> str:
-        """The FQN under which the reference knows a parameter."""
-        fqn = clean(fqn)
-        return self._alias.get(fqn, fqn)
-
-    def synchronised(self, enabled: bool) -> AbstractContextManager[None]:
-        """See `Sharded.synchronised`."""
-        return self.sharded.synchronised(enabled)
-
-    def after_backward(self, synchronised: bool) -> None:
-        """FSDP reduces by itself."""
-
-    def before_step(self) -> None:
-        """FSDP's gradients are where the optimizer looks for them."""
-
-    def zero_grad(self, set_to_none: bool) -> None:
-        """As a user does: on the optimizer if there is one."""
-        (self.optimizer or self.model).zero_grad(set_to_none=set_to_none)
-
-    def require_grad(self, parameters: frozenset[str], value: bool) -> None:
-        """Freezes or unfreezes the tensors that hold these parameters."""
-        names = {self.canonical(name) for name in parameters}
-        self.frozen = self.frozen - names if value else self.frozen | names
-        self.refrozen |= names
-        for piece in self.pieces:
-            name = self.canonical(piece.fqn)
-            if name in names:
-                # As a user does, on what the model showed; a flat parameter has no such name.
-                self._shown.get(name, piece.parameter).requires_grad_(value)
-
-    def state_dict(self, op: int, request: StateDict) -> None:
-        """See `_state`."""
-        taken = take(self.case, self.sharded, self.layout, op, request, self._env)
-        self.taken.append(taken)
-
-    def _trained(self, held_out: set[str]) -> list[torch.nn.Parameter]:
-        kept = {id(p.parameter) for p in self.pieces if self.canonical(p.fqn) not in held_out}
-        return [p for p in self.model.parameters() if id(p) in kept]
-
-
-@dataclass(slots=True)
-class Reference:
-    """Both traces, and what is derived from them on first use."""
-
-    wide: Trace
-    single: Trace
-    _floors: dict[tuple[str, int], float] = field(default_factory=dict)
-    _sticks: dict[tuple[str, int], dict[str, Yardstick]] = field(default_factory=dict)
-
-    def value(self, fqn: str, op: int, *, exact: bool) -> Tensor | None:
-        """A parameter or buffer at a state dict: in float32 if it must be equal, else float64."""
-        trace = self.single if exact else self.wide
-        value = trace.params[op].get(fqn)
-        return trace.states[op].get(fqn) if value is None else value
-
-    def floor(self, quantity: str, op: int) -> float:
-        """The largest gradient, or parameter, at ``op``."""
-        key = (quantity, op)
-        if key not in self._floors:
-            self._floors[key] = floor_of(_values(self.wide, *key))
-        return self._floors[key]
-
-    def sticks(self, quantity: str, op: int) -> dict[str, Yardstick]:
-        """The yardstick of each gradient, or parameter, at ``op``."""
-        key = (quantity, op)
-        if key not in self._sticks:
-            self._sticks[key] = yardsticks(_values(self.wide, *key), _values(self.single, *key))
-        return self._sticks[key]
-
-
-def _values(trace: Trace, quantity: str, op: int) -> Values:
-    return trace.grads[op] if quantity == "grad" else trace.params[op]
-
-
-class Comparer:
+class Observer:
     """A watcher that compares FSDP with the reference after every operation."""
 
     def __init__(
         self,
-        case: CaseSpec,
-        trainee: FsdpTrainee,
+        a: Anatomy,
         reference: Reference,
         counters: Counters,
+        env: RankEnv,
         likeness: Likeness | None = None,
         apart: frozenset[str] = frozenset(),
     ) -> None:
-        """``apart`` names parameters that a twin freezes or trains unlike the case."""
+        """``apart`` names parameters that a variant freezes or trains unlike the case."""
         self.seconds = 0.0
         self.comparisons: list[Comparison] = []
         self.losses: list[Tensor] = []
         self.unit_states: list[UnitState] = []
         self.reshards: list[dict[str, int]] = []
         self.saved: list[int] = []
-        self._case, self._trainee, self._reference = case, trainee, reference
-        self._counters = counters
-        self._likeness = likeness
-        self._apart = frozenset(trainee.canonical(name) for name in apart)
-        self._eps = epsilon(case.plan)
-        self._synchronised = synchronised_forwards(case)
         self.frozen_with_grad: set[str] = set()
+        self.taken: list[Taken] = []
+        self._a, self._reference, self._counters, self._env = a, reference, counters, env
+        self._likeness = likeness
+        self._apart = frozenset(a.canonical(name) for name in apart)
+        self._eps = EPSILON[coarsest(a.plan)]
+        self._passes = Passes(a.case.program)
+        self._sharded: Sharded | None = None
+        self._state = StateWatch(a, env)
+        self._initial: dict[str, Tensor] = {}
+        self._op = -1
+        self._frozen = {a.canonical(name) for name in a.case.frozen}
+        """Names of the parameters that are frozen just now."""
+        self._refrozen: set[str] = set()
+        """Names of those that were frozen or unfrozen on the way."""
+        self._trained_at = {i: dict(now.trained) for i, _, now in a.situations(env.rank)}
 
-    def before(self, op: int, request: Op) -> None:
-        """Starts counting for this operation."""
-        self._counters.op, self._counters.saved_on_cpu = op, 0
-        self._counters.resharded.clear()
-
-    def after_forward(self, done: Pass) -> None:
-        """Compares loss and output."""
-        with self._timed():
-            self.losses.append(done.loss.detach())
-            if self._likeness is not None:
-                self._likeness.add_whole("loss", f"loss[{done.index}]", done.op, done.loss)
-                self._likeness.add_whole("output", f"output[{done.index}]", done.op, done.output)
-            wide, single = self._reference.wide, self._reference.single
-            floor = floor_of({"": wide.outputs[done.index]})
-            for quantity, seen, right, normal in (
-                ("loss", done.loss, wide.losses, single.losses),
-                ("output", done.output, wide.outputs, single.outputs),
-            ):
-                name, expected, usual = f"{quantity}[{done.index}]", right[done.index], normal
-                batch = Batch(
-                    "loss" if quantity == "loss" else "output",
-                    done.op,
-                    self._eps,
-                    floor,
-                    sticks=_one_stick(name, expected, usual[done.index]),
-                )
-                batch.add(name, seen, expected, reduced=done.output.numel())
-                self.comparisons.extend(batch.finish())
-
-    def after(self, op: int, request: Op, finished: list[Pass]) -> None:
-        """Compares gradients after backward and parameters after a step."""
-        with self._timed():
-            if isinstance(request, Forward):
-                self.saved.append(self._counters.saved_on_cpu)
-            elif isinstance(request, Backward):
-                self._after_backward(op, finished)
-            elif isinstance(request, Step):
-                self._compare(op, "param")
-            elif isinstance(request, StateDict):
-                self._compare_state(op)
+    @property
+    def sharded(self) -> Sharded:
+        """The wrapped model."""
+        if self._sharded is None:
+            raise ContractError("nothing is wrapped yet")
+        return self._sharded
 
     @property
     def against_case(self) -> tuple[Comparison, ...]:
-        """A twin's deviations from the case; of the case itself none."""
+        """A variant's deviations from the case; of the case itself none."""
         return tuple(self._likeness.comparisons) if self._likeness is not None else ()
 
+    def before(self, op: int, name: str) -> None:
+        """Starts counting for this operation."""
+        self._op = op
+        self._counters.op, self._counters.saved_on_cpu = op, 0
+        self._counters.resharded.clear()
+
+    def assigned(self, name: str, variables: Variables) -> bool:
+        """Looks at the plain model before it is wrapped, and at each state dict."""
+        if name == "model" and not self._state.seen_plain:
+            self._state.plain(variables["model"])
+            self._initial = {
+                self._a.canonical(fqn): p.detach().clone()
+                for fqn, p in variables["model"].named_parameters()
+                if not p.requires_grad
+            }
+        elif name == "named":
+            a = self._a.at(self._op)
+            self._sharded = Sharded(a, variables["model"], variables["named"])
+        elif name == "state":
+            with self._timed():
+                request = self._a.case.program[self._op]
+                if not isinstance(request, StateDict):
+                    raise ContractError(f"a state dict was taken by {request.kind()}")
+                return self._state.saved(self.sharded, self._op, request, variables["state"])
+        return True
+
+    def after(self, op: int, name: str, variables: Variables) -> None:
+        """Compares what the operation leaves behind."""
+        request = self._a.case.program[op]
+        index = self._passes.count
+        finished = self._passes.after(op, variables)
+        with self._timed():
+            self._follow(op)
+            if isinstance(request, Forward):
+                self.saved.append(self._counters.saved_on_cpu)
+                self._after_forward(op, index, variables["loss"], variables["output"])
+            elif isinstance(request, Backward):
+                self._after_backward(op, finished)
+            elif isinstance(request, StateDict):
+                self._after_state_dict(op, variables)
+            for result in request.results:
+                self._compare_result(op, result, variables[result])
+            for quantity in request.compared:
+                self._compare(op, quantity)
+
+    def _follow(self, op: int) -> None:
+        """What is frozen from here on."""
+        now = {self._a.canonical(n) for n, t in self._trained_at[op].items() if not t}
+        self._refrozen |= now ^ self._frozen
+        self._frozen = now
+
+    def _after_forward(self, op: int, index: int, loss: Tensor, output: Tensor) -> None:
+        self.losses.append(loss.detach())
+        if self._likeness is not None:
+            self._likeness.add_whole("loss", f"loss[{index}]", op, loss)
+            self._likeness.add_whole("output", f"output[{index}]", op, output)
+        wide = self._reference.wide
+        floor = floor_of({"": wide.outputs[index]})
+        kinds: tuple[tuple[Literal["loss", "output"], Tensor], ...]
+        kinds = (("loss", loss), ("output", output))
+        for quantity, seen in kinds:
+            name = f"{quantity}[{index}]"
+            value = partial(Trace.of_forward, quantity=quantity, index=index)
+            batch = Batch(
+                quantity, op, self._eps, floor, baselines=self._reference.baseline(name, value)
+            )
+            batch.add(name, seen, value(wide), reduced=output.numel())
+            self.comparisons.extend(batch.finish())
+
     def _after_backward(self, op: int, finished: list[Pass]) -> None:
-        self.reshards.append(self._trainee.sharded.resharded(self._counters.resharded))
+        self.reshards.append(self.sharded.resharded(self._counters.resharded))
         for item in finished:
             self._compare_input_grad(op, item)
-        if finished[0].op not in self._synchronised:
+        if not finished[0].synchronised:
             return
         if not any(item.loss.requires_grad for item in finished):
             return  # there was nothing to go back through
-        self.unit_states.append(UnitState(op=op, unsharded=self._trainee.sharded.unsharded()))
+        self.unit_states.append(UnitState(op=op, unsharded=self.sharded.unsharded()))
         self._compare(op, "grad")
 
     def _compare(self, op: int, quantity: Literal["grad", "param"]) -> None:
         grads = quantity == "grad"
+        shards = self.sharded.shards
         if self._likeness is not None:
-            pieces = [(self._trainee.canonical(p.fqn), p) for p in self._trainee.pieces]
             skipped = self._apart if grads else frozenset()
-            self._likeness.add_parts(quantity, op, pieces, skipped=skipped)
+            self._likeness.add_parts(quantity, op, shards, self._a.canonical, skipped)
         trace = self._reference.wide
-        right = trace.grads[op] if grads else trace.params[op]
         batch = Batch(
-            "grad" if grads else "param",
+            quantity,
             op,
             self._eps,
             self._reference.floor(quantity, op),
-            sticks=lambda: self._reference.sticks(quantity, op),
+            baselines=lambda: self._reference.baselines(quantity, op),
         )
-        for piece in self._trainee.pieces:
-            fqn = self._trainee.canonical(piece.fqn)
-            full = right.get(fqn)
-            if grads and fqn in self._trainee.frozen:
-                self._note_frozen(piece, fqn)
-                continue
-            if grads and fqn in self._apart:
-                continue  # the reference trains it where the twin does not, or the reverse
-            seen = piece.grad() if grads else piece.value()
-            expected = None if full is None else piece.of(full)
-            batch.add(fqn, seen, expected)
+        if grads:
+            for shard in shards:
+                if self._a.canonical(shard.name) in self._frozen:
+                    self._note_frozen(shard)
+            # The reference trains what is apart where the variant does not, or the reverse.
+            left = self._frozen | self._apart
+            right = trace.grads[op]
+            for shard in shards:
+                name = self._a.canonical(shard.name)
+                if name not in left:
+                    whole = right.get(name)
+                    value = None if whole is None else shard.same_part(whole)
+                    batch.add(name, shard.gradient(), value)
+        else:
+            for shard in shards:
+                name = self._a.canonical(shard.name)
+                whole = trace.params[op].get(name)
+                value = None if whole is None else shard.same_part(whole)
+                batch.add(name, shard.values(), value)
         self.comparisons.extend(batch.finish())
 
-    def _compare_state(self, op: int) -> None:
-        trainee = self._trainee
-        taken = trainee.taken[-1]
+    def _compare_result(self, op: int, name: str, value: Tensor) -> None:
+        if self._likeness is not None:
+            self._likeness.add_whole("result", name, op, value)
+        right = self._reference.wide.results[op][name]
+        batch = Batch(
+            "result",
+            op,
+            self._eps,
+            floor_of({name: right}),
+            baselines=self._reference.baseline(name, lambda t: t.results[op][name]),
+        )
+        # All that there is may have gone into it.
+        batch.add(name, value, right, reduced=sum(p.numel for p in self._a.distinct))
+        self.comparisons.extend(batch.finish())
+
+    def _after_state_dict(self, op: int, variables: Variables) -> None:
+        taken = self._state.finish(op, self.sharded, variables)
         self.comparisons.extend(
-            compare(
-                self._case,
-                taken,
-                trainee.layout,
-                op,
-                self._reference,
-                trainee.canonical,
-                self._eps,
-            )
+            self._state.compare(taken, op, self._reference, self._a.canonical, self._eps)
         )
         self.comparisons.extend(taken.reloaded)
-        trainee.taken[-1] = replace(taken, values=None)
+        self.taken.append(replace(taken, values=None))
 
     def _compare_input_grad(self, op: int, item: Pass) -> None:
         right = self._reference.wide.input_grads.get(item.index)
-        normal = self._reference.single.input_grads.get(item.index)
-        if right is None and item.inputs.grad is None:
+        if right is None and item.x.grad is None:
             return
         name = f"input_grad[{item.index}]"
         batch = Batch(
@@ -269,17 +222,49 @@ class Comparer:
             op,
             self._eps,
             floor_of({name: right}),
-            sticks=_one_stick(name, right, normal),
+            baselines=self._reference.baseline(name, lambda t: t.input_grads.get(item.index)),
         )
-        batch.add(name, item.inputs.grad, right, reduced=item.output.numel())
+        batch.add(name, item.x.grad, right, reduced=item.output.numel())
         self.comparisons.extend(batch.finish())
 
-    def _note_frozen(self, piece: Piece, fqn: str) -> None:
-        if fqn in self._trainee.refrozen:
-            return  # may have kept the gradient of the time before
-        grad = piece.grad() if piece.parameter.requires_grad else piece.parameter.grad
-        if grad is not None and grad.numel() and bool(grad.detach().ne(0).any()):
-            self.frozen_with_grad.add(fqn)
+    def _note_frozen(self, shard: Shard) -> None:
+        name, held = self._a.canonical(shard.name), shard.held
+        if name in self._refrozen or held.grad is None:
+            return  # a refrozen one may have kept the gradient of the time before
+        # Of a flat parameter that is trained only this parameter's part has to stay clear.
+        grad = shard.gradient() if held.requires_grad else held.grad
+        if grad is not None and grad.numel() and bool(_local(grad).ne(0).any()):
+            self.frozen_with_grad.add(name)
+
+    def subject(self, name: str) -> Subject:
+        """The observation after the program has run."""
+        sharded, counters = self.sharded, self._counters
+        changed = {
+            fqn
+            for shard in sharded.shards
+            if (fqn := self._a.canonical(shard.name)) in self._initial
+            and fqn not in self._refrozen
+            and not _equal(shard.values(), shard.same_part(self._initial[fqn]))
+        }
+        return Subject(
+            name=name,
+            units=sharded.units,
+            losses=tuple(torch.stack(self.losses).tolist()) if self.losses else (),
+            comparisons=tuple(self.comparisons),
+            unit_states=tuple(self.unit_states),
+            backward_reshards=tuple(self.reshards),
+            against_case=self.against_case,
+            frozen_with_grad=tuple(sorted(self.frozen_with_grad)),
+            frozen_changed=tuple(sorted(changed)),
+            warnings=tuple(text for _, text in counters.warned),
+            warning_ops=tuple(op for op, _ in counters.warned),
+            collectives=dict(self._env.collectives),
+            saved_on_cpu=tuple(self.saved),
+            shard_bytes=sharded.held_bytes(),
+            grad_bytes=sharded.grad_bytes(),
+            wrong_entries=tuple(entry for taken in self.taken for entry in taken.wrong),
+            states_taken=len(self.taken),
+        )
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -290,51 +275,28 @@ class Comparer:
             self.seconds += time.perf_counter() - started
 
 
-def _one_stick(
-    name: str, right: Tensor | None, usual: Tensor | None
-) -> Callable[[], dict[str, Yardstick]]:
-    return lambda: yardsticks({name: right}, {name: usual})
+def observe(
+    name: str,
+    a: Anatomy,
+    reference: Reference,
+    counters: Counters,
+    env: RankEnv,
+    likeness: Likeness | None,
+    apart: frozenset[str],
+) -> tuple[Observer, Variables]:
+    """Trains a case under FSDP, or one of its variants; what was seen, and what is left of it."""
+    observer = Observer(a, reference, counters, env, likeness, apart)
+    variables = Execution(
+        recipe=lower(a), env=env, role="fsdp", dtype=torch.float32, label=name, watcher=observer
+    ).run()
+    return observer, variables
 
 
-def summarise(
-    trainee: FsdpTrainee, comparer: Comparer, counters: Counters, env: RankEnv
-) -> Subject:
-    """The observation of one trainee after its program has run."""
-    changed = {
-        fqn
-        for piece in trainee.pieces
-        if (fqn := trainee.canonical(piece.fqn)) in trainee.initial
-        and fqn not in trainee.refrozen
-        and not torch.equal(piece.value(), piece.of(trainee.initial[fqn]).to(piece.value()))
-    }
-    return Subject(
-        name=trainee.name,
-        units=trainee.sharded.units,
-        losses=tuple(torch.stack(comparer.losses).tolist()) if comparer.losses else (),
-        comparisons=tuple(comparer.comparisons),
-        unit_states=tuple(comparer.unit_states),
-        backward_reshards=tuple(comparer.reshards),
-        against_case=comparer.against_case,
-        frozen_with_grad=tuple(sorted(comparer.frozen_with_grad)),
-        frozen_changed=tuple(sorted(changed)),
-        warnings=tuple(text for _, text in counters.warned),
-        warning_ops=tuple(op for op, _ in counters.warned),
-        collectives=dict(env.collectives),
-        saved_on_cpu=tuple(comparer.saved),
-        shard_bytes=trainee.sharded.held_bytes(),
-        grad_bytes=trainee.sharded.grad_bytes(),
-        state_keys_missing=tuple(key for taken in trainee.taken for key in taken.missing),
-        state_keys_unexpected=tuple(key for taken in trainee.taken for key in taken.unexpected),
-        state_misshapen=tuple(text for taken in trainee.taken for text in taken.misshapen),
-        states_taken=len(trainee.taken),
-    )
+def _equal(seen: Tensor, right: Tensor) -> bool:
+    return torch.equal(seen.flatten(), right.flatten().to(seen))
 
 
-def epsilon(plan: Plan) -> float:
-    """Machine epsilon of the coarsest dtype that the plan lets take part."""
-    dtypes = [torch.float32]
-    for unit in plan.units:
-        if unit.precision is not None:
-            names = (unit.precision.param, unit.precision.reduce, unit.precision.buffer)
-            dtypes += [dtype for name in names if (dtype := dtype_of(name)) is not None]
-    return max(torch.finfo(dtype).eps for dtype in dtypes)
+def _local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor."""
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local.detach()

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import torch
-from torch import Tensor
 from torch._C._distributed_c10d import DebugLevel, set_debug_level
+from torch.distributed.fsdp._common_utils import clean_tensor_name
 
-from fsdpfuzz.observations import Comparison, RankReport, Subject
-from fsdpfuzz.ranks._compare import Batch, Yardstick
-from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.ranks._memory import measure
-from fsdpfuzz.ranks._names import clean
-from fsdpfuzz.ranks._probe import Counters, probes
-from fsdpfuzz.ranks._program import run_program
-from fsdpfuzz.ranks._reference import Replica
-from fsdpfuzz.ranks._subject import Comparer, FsdpTrainee, Reference, summarise
-from fsdpfuzz.ranks._trace import Recorder, Trace
-from fsdpfuzz.ranks._twins import Likeness
-from fsdpfuzz.spec import (
-    Buffered,
+from fsdpfuzz.case import (
+    Anatomy,
     CaseSpec,
-    case_places,
+    anatomy,
     digest,
-    same_arithmetic,
+    recomputed,
     variant_of,
     within,
 )
+from fsdpfuzz.expect import same_arithmetic
+from fsdpfuzz.observations import Comparison, RankReport, Subject
+from fsdpfuzz.ranks._compare import Batch
+from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.ranks._execute import Variables
+from fsdpfuzz.ranks._memory import measure
+from fsdpfuzz.ranks._probe import Counters, probes
+from fsdpfuzz.ranks._reference import NEVER, Reference, Trace, record, record_lower
+from fsdpfuzz.ranks._subject import observe
+from fsdpfuzz.ranks._variants import Likeness
 
 
 def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
@@ -37,62 +37,57 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
     """
     started = time.perf_counter()
     set_debug_level(DebugLevel.OFF)
+    a = anatomy(case)
     if "mem_tracker" in case.probes:
-        subject = measure(case, env)
+        subject = measure(a, env)
         seconds = time.perf_counter() - started
         return RankReport(
             rank=env.rank, digest=digest(case), subjects=(subject,), work_seconds=seconds
         )
-    env.flight.stage("reference:build")
-    wide, _ = _record(case, env, torch.float64)
-    single, how = _record(case, env, torch.float32)
-    reference = Reference(wide, single)
+    wide, _ = record(a, env, torch.float64)
+    single, ddp = record(a, env, torch.float32)
+    dtypes, lower = record_lower(a, env)
+    reference = Reference(wide, single, lower)
+    left, beyond = reference.leaves(dtypes)
     work = time.perf_counter() - started
     subjects = []
     set_debug_level(getattr(DebugLevel, case.debug_level))
     try:
-        pattern = Likeness() if case.twins else None
-        counters = _recomputed_counters(case)
-        subject, work_here = _observe("case", case, reference, env, pattern, counters)
-        subjects.append(subject)
+        shapes = {p.fqn: p.shape for p in a.parameters}
+        pattern = Likeness(shapes) if case.twins else None
+        counting = _recomputed_counters(a)
+        subject, work_here = _observe("case", a, reference, env, pattern, counting)
+        subjects.append(_until(left, subject))
         work += work_here
-        for twin in case.twins:
-            likeness = Likeness(pattern, exact=same_arithmetic(case, twin))
-            variant = variant_of(case, twin)
-            apart = frozenset(case.frozen) ^ frozenset(variant.frozen)
-            unsettled = counters | _recomputed_counters(variant)
+        for variant in case.twins:
+            likeness = Likeness(shapes, pattern, exact=same_arithmetic(a, variant))
+            run = anatomy(variant_of(case, variant))
+            apart = frozenset(case.frozen) ^ frozenset(run.case.frozen)
+            unsettled = counting | _recomputed_counters(run)
             subject, work_here = _observe(
-                twin.name, variant, reference, env, likeness, unsettled, apart
+                variant.name, run, reference, env, likeness, unsettled, apart
             )
-            subjects.append(subject)
+            subjects.append(_until(left, subject))
             work += work_here
     finally:
         set_debug_level(DebugLevel.OFF)
-    dead, live = _signal(case, wide)
+    dead, live = _signal(a, wide, left)
     return RankReport(
         rank=env.rank,
         digest=digest(case),
         subjects=tuple(subjects),
-        reference="averaged" if how else "ddp",
+        reference="ddp" if ddp else "averaged",
         reference_losses=tuple(torch.stack(single.losses).tolist()) if single.losses else (),
         dead=dead,
         live=live,
+        beyond=beyond,
         work_seconds=work,
     )
 
 
-def _record(case: CaseSpec, env: RankEnv, dtype: torch.dtype) -> tuple[Trace, bool]:
-    replica = Replica(case, env, dtype)
-    recorder = Recorder(case, replica)
-    run_program(case, replica, recorder, env)
-    trace = recorder.trace
-    trace.buffers = {name: buffer.detach() for name, buffer in replica.buffers().items()}
-    return trace, replica.averages
-
-
 def _observe(
     name: str,
-    case: CaseSpec,
+    a: Anatomy,
     reference: Reference,
     env: RankEnv,
     likeness: Likeness | None,
@@ -102,66 +97,70 @@ def _observe(
     counters = Counters()
     env.collectives.clear()
     started = time.perf_counter()
-    env.flight.stage(f"{name}:wrap")
     with probes(counters):
-        trainee = FsdpTrainee(case, env, name)
-        comparer = Comparer(case, trainee, reference, counters, likeness, apart)
-        run_program(case, trainee, comparer, env)
+        observer, variables = observe(name, a, reference, counters, env, likeness, apart)
         if env.device.type == "cuda":
             torch.cuda.synchronize(env.device)
-    seconds = time.perf_counter() - started - comparer.seconds
-    comparer.comparisons.extend(_buffers(trainee, reference, unsettled))
-    return summarise(trainee, comparer, counters, env), seconds
+    seconds = time.perf_counter() - started - observer.seconds
+    observer.comparisons.extend(_buffers(a, variables, reference, unsettled))
+    return observer.subject(name), seconds
 
 
 def _buffers(
-    trainee: FsdpTrainee, reference: Reference, unsettled: frozenset[str]
+    a: Anatomy, variables: Variables, reference: Reference, unsettled: frozenset[str]
 ) -> tuple[Comparison, ...]:
-    batch = Batch("buffer", len(trainee.case.program), 0.0, 0.0, exact=True)
-    for name, buffer in trainee.model.named_buffers():
-        if clean(name) in unsettled:
-            continue
-        expected: Tensor | None = reference.single.buffers.get(clean(name))
-        batch.add(clean(name), buffer.detach(), expected, Yardstick(0.0, 1.0))
+    batch = Batch("buffer", len(a.case.program), 0.0, 0.0, exact=True)
+    for name, buffer in variables["model"].named_buffers():
+        fqn = clean_tensor_name(name)
+        if fqn not in unsettled:
+            batch.add(fqn, buffer.detach(), reference.single.buffers.get(fqn))
     return batch.finish()
 
 
-def _recomputed_counters(case: CaseSpec) -> frozenset[str]:
+def _recomputed_counters(a: Anatomy) -> frozenset[str]:
     """Buffers that forward updates inside a recomputed module.
 
     Non-reentrant recomputation stops as soon as it has what backward needs, so how often it
     reaches such a buffer is not defined (``torch.utils.checkpoint.set_checkpoint_early_stop``).
     """
-    recomputed = [c.path for c in case.checkpoints if c.kind != "offload"]
+    paths = recomputed(a)
     return frozenset(
         buffer
-        for place in case_places(case)
-        if isinstance(place.node, Buffered) and place.node.updates
+        for place in a.places
+        if place.node is not None and place.node.changes_state()
         for buffer in place.buffers
-        if any(within(place.path, path) for path in recomputed)
+        if any(within(place.path, path) for path in paths)
     )
 
 
-def _signal(case: CaseSpec, wide: Trace) -> tuple[tuple[str, ...], int]:
-    """Trainable, used parameters without any gradient in the reference, and how many have one."""
-    targets = {tie.target for tie in case.ties}
-    frozen = set(case.frozen)
-    used = [
-        parameter.fqn
-        for place in case_places(case)
-        for parameter in place.parameters
-        if parameter.used and parameter.fqn not in frozen and parameter.fqn not in targets
-    ]
+def _until(left: int, subject: Subject) -> Subject:
+    """The subject without what says nothing: comparisons from an operation on."""
+    return msgspec.structs.replace(
+        subject,
+        comparisons=tuple(c for c in subject.comparisons if c.op < left),
+        against_case=tuple(c for c in subject.against_case if c.op < left),
+    )
+
+
+def _signal(a: Anatomy, wide: Trace, left: int) -> tuple[tuple[str, ...], int]:
+    """Trainable, used parameters without any gradient in the reference, and how many have one.
+
+    Where training is not compared to its end, only those that have one before ``left`` say
+    something, and nothing is said of those that have none.
+    """
+    frozen = set(a.case.frozen)
+    used = [p.fqn for p in a.distinct if p.used and p.fqn not in frozen]
     largest = {
         name: max(
             (
                 float(grad.abs().max())
-                for grads in wide.grads.values()
-                if (grad := grads.get(name)) is not None and grad.numel()
+                for op, grads in wide.grads.items()
+                if op < left and (grad := grads.get(name)) is not None and grad.numel()
             ),
             default=0.0,
         )
         for name in used
     }
     dead = tuple(name for name in used if largest.get(name, 0.0) == 0.0)
-    return dead, len(used) - len(dead)
+    live = len(used) - len(dead)
+    return (dead if left == NEVER else ()), live

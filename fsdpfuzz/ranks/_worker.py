@@ -21,14 +21,15 @@ from torch import Tensor
 from torch._C._distributed_c10d import FileStore
 from torch.distributed import ProcessGroup, distributed_c10d
 
+from fsdpfuzz.case import CaseSpec, decode, digest
 from fsdpfuzz.errors import ContractError, UsageError
 from fsdpfuzz.observations import RankReport
 from fsdpfuzz.ranks._collectives import note_collectives
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._raised import describe
 from fsdpfuzz.ranks._train import run_case
-from fsdpfuzz.spec import CaseSpec, decode, digest
 from fsdpfuzz.wire import (
+    DEVICES,
     Answer,
     Failed,
     FlightRecorder,
@@ -63,7 +64,8 @@ def main(given: bytes, channel: socket.socket) -> None:
         return
     gc.collect()
     gc.freeze()  # what the rank was born with needs no look at after each case
-    channel.sendall(frame(Ready(rank=setup.rank, torch=str(torch.__version__))))
+    gpus = torch.cuda.device_count()  # which initialises nothing
+    channel.sendall(frame(Ready(rank=setup.rank, torch=str(torch.__version__), gpus=gpus)))
     _serve(env, channel)
 
 
@@ -78,9 +80,9 @@ def _join(setup: Setup) -> RankEnv:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # the probes record those that matter
-    nccl = setup.backend == "nccl"
-    device = torch.device("cuda", setup.rank) if nccl else torch.device("cpu")
-    if nccl:
+    device = torch.device(DEVICES[setup.backend])
+    if device.type == "cuda":
+        device = torch.device("cuda", setup.rank)
         torch.cuda.set_device(device)
     dist.init_process_group(
         setup.backend,
@@ -88,7 +90,7 @@ def _join(setup: Setup) -> RankEnv:
         rank=setup.rank,
         world_size=setup.world_size,
         timeout=_NO_TIMEOUT,
-        device_id=device if nccl else None,
+        device_id=device if device.type == "cuda" else None,
     )
     env = RankEnv(
         rank=setup.rank,
@@ -204,8 +206,23 @@ def _group() -> ProcessGroup:
 def _drop_groups() -> None:
     """Destroys groups that earlier cases made; every rank had answered them, so none is in use."""
     default = _group()
-    for group in [group for group in distributed_c10d._world.pg_map if group is not default]:
+    dropped = [group for group in distributed_c10d._world.pg_map if group is not default]
+    for group in dropped:
         dist.destroy_process_group(group)
+    if dropped:
+        _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """Clears DTensor's caches: they take an equal mesh, whose groups are gone, for a new one."""
+    from torch.distributed.tensor import _redistribute, debug
+
+    # Newer torch has more of them than older torch.
+    for owner, name in (
+        (debug, "_clear_sharding_prop_cache"),
+        (getattr(_redistribute, "_gen_transform_infos", None), "cache_clear"),
+    ):
+        getattr(owner, name, lambda: None)()
 
 
 def _with_usage(report: RankReport) -> RankReport:

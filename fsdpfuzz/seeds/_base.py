@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from fsdpfuzz.spec import CaseSpec
+    from fsdpfuzz.case import CaseSpec
 
 T = TypeVar("T", bound=Callable[..., object])
 

@@ -1,6 +1,6 @@
 """Document 000: activation checkpointing in, around and beside FSDP units.
 
-Every form of the same training is a twin of the first; the document asks that outputs,
+Every form of the same training is a variant of the first; the document asks that outputs,
 losses and gradients of all of them be equal in each iteration. Gradients accumulate, since
 the document never clears them.
 """
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from fsdpfuzz.seeds._base import Seed
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Activation,
     Backward,
     CaseSpec,
@@ -22,8 +21,9 @@ from fsdpfuzz.spec import (
     Fsdp1Unit,
     Linear,
     Sequential,
-    Twin,
+    Variant,
 )
+from fsdpfuzz.seeds._base import Seed
 
 OFFLOAD_NEEDS = ("FSDP1's CPU offload: a GPU to compute on",)
 _LAYERS = Sequential(children=(Sequential(children=(Linear(out=3),) * 3),))
@@ -56,11 +56,11 @@ def _wrapping(*, cpu_offload: bool, offload_activations: bool, use_orig_params: 
         program=(Forward(), Backward()) * 2,
         loss="sum",
         twins=(
-            Twin(
+            Variant(
                 name="layers",
                 checkpoints=tuple(Checkpoint(path=path, kind=kind) for path in _LAYER_PATHS),
             ),
-            Twin(name="plain", checkpoints=()),
+            Variant(name="plain", checkpoints=()),
         ),
     )
 
@@ -78,9 +78,9 @@ def _end_to_end(*, cpu_offload: bool, offload_activations: bool, use_orig_params
         program=(Forward(), Backward()) * 6,
         loss="sum",
         twins=(
-            Twin(name="around", checkpoints=(Checkpoint(path="", kind=kind, side="around"),)),
-            Twin(name="inside", checkpoints=(Checkpoint(path="", kind=kind, side="inside"),)),
-            Twin(
+            Variant(name="around", checkpoints=(Checkpoint(path="", kind=kind, side="around"),)),
+            Variant(name="inside", checkpoints=(Checkpoint(path="", kind=kind, side="inside"),)),
+            Variant(
                 name="called",
                 checkpoints=(Checkpoint(path="", kind=manual, reentrant=True, side="around"),),
             ),
@@ -105,7 +105,7 @@ def _submodule(*, use_reentrant: bool) -> CaseSpec:
         optimizer=None,
         program=(Forward(), Backward()),
         loss="sum",
-        twins=(Twin(name="plain", checkpoints=()),),
+        twins=(Variant(name="plain", checkpoints=()),),
     )
 
 

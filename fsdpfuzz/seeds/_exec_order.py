@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from fsdpfuzz.seeds._base import Seed
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Activation,
     Backward,
     CaseSpec,
@@ -25,6 +24,7 @@ from fsdpfuzz.spec import (
     Sharding,
     Switch,
 )
+from fsdpfuzz.seeds._base import Seed
 
 NUM_ITERS = 3
 NUM_EPOCHS = 2

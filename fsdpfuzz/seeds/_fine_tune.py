@@ -11,9 +11,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Literal
 
-from fsdpfuzz.seeds._base import Seed
-from fsdpfuzz.seeds._checkpoint import OFFLOAD_NEEDS
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Activation,
     Backward,
     Branches,
@@ -23,7 +21,6 @@ from fsdpfuzz.spec import (
     Fsdp1Plan,
     Fsdp1Unit,
     Linear,
-    NodeKind,
     Op,
     Optimizer,
     Precision,
@@ -32,9 +29,11 @@ from fsdpfuzz.spec import (
     Sequential,
     Sharding,
     Step,
-    Twin,
+    Variant,
     ZeroGrad,
 )
+from fsdpfuzz.seeds._base import Seed
+from fsdpfuzz.seeds._checkpoint import OFFLOAD_NEEDS
 
 NUM_LINEARS = 6
 SEED = 42
@@ -54,7 +53,7 @@ _EVERY_OTHER = tuple(
 """The parameters of every other linear layer, the first one's among them."""
 
 
-def _by_class(kind: NodeKind, root: Fsdp1Unit) -> Fsdp1Plan:
+def _by_class(kind: str, root: Fsdp1Unit) -> Fsdp1Plan:
     """Each module of one class is a unit, and the root."""
     return Fsdp1Plan(units=(root,), wrap="module_classes", classes=(kind,))
 
@@ -151,7 +150,7 @@ def _non_frozen(
         optimizer=ADAM,
         program=_TRAINING,
         loss="sum",
-        twins=(Twin(name="held_out", frozen=(), held_out=middle),),
+        twins=(Variant(name="held_out", frozen=(), held_out=middle),),
     )
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fsdpfuzz.seeds._base import Seed
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Activation,
     Backward,
     CaseSpec,
@@ -34,6 +33,7 @@ from fsdpfuzz.spec import (
     Tokens,
     ZeroGrad,
 )
+from fsdpfuzz.seeds._base import Seed
 
 NEEDS = ("CUDA memory statistics",)
 ITERATIONS = 2

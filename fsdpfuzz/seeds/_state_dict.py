@@ -1,7 +1,7 @@
 """Document 001: the full state dict of a wrapped model, saved and loaded.
 
 The document wraps with the composable ``fully_shard(policy=...)``, which is gone. Each seed
-restates it on ``FullyShardedDataParallel`` and carries a twin on today's ``fully_shard``.
+restates it on ``FullyShardedDataParallel`` and carries a variant on today's ``fully_shard``.
 
 The document's model has a linear layer, two units and, in the root, a parameter and a buffer
 of 100 x 100. `Matrix` holds both; a unit is a `Repeat` that runs once, which is what gives it
@@ -10,8 +10,7 @@ a class of its own for ``ModuleWrapPolicy``.
 
 from __future__ import annotations
 
-from fsdpfuzz.seeds._base import Seed
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Activation,
     CaseSpec,
     Dense,
@@ -28,8 +27,9 @@ from fsdpfuzz.spec import (
     StateDict,
     Tokens,
     Transformer,
-    Twin,
+    Variant,
 )
+from fsdpfuzz.seeds._base import Seed
 
 WIDTH = 100
 _LAYERS = tuple(
@@ -46,7 +46,7 @@ def _unit() -> Node:
     return Repeat(body=Sequential(children=(Linear(out=WIDTH), middle, Linear(out=WIDTH))), times=1)
 
 
-def _composite(plan: Plan, twin: Plan) -> CaseSpec:
+def _composite(plan: Plan, variant: Plan) -> CaseSpec:
     layers = Sequential(children=(Linear(out=WIDTH), _unit(), _unit()))
     return CaseSpec(
         world_size=2,
@@ -55,7 +55,7 @@ def _composite(plan: Plan, twin: Plan) -> CaseSpec:
         plan=plan,
         optimizer=None,
         program=(StateDict(),),
-        twins=(Twin(name="fsdp2", plan=twin),),
+        twins=(Variant(name="fsdp2", plan=variant),),
     )
 
 
@@ -78,7 +78,7 @@ def _submodules() -> CaseSpec:
 def _mixed() -> CaseSpec:
     """One unit sharded inside a root that is not.
 
-    fsdp2 has no unsharded strategy; its twin leaves the root out of the plan, so that each
+    fsdp2 has no unsharded strategy; its variant leaves the root out of the plan, so that each
     rank holds it whole as under ``NO_SHARD``.
     """
     inner = Fsdp1Unit(path="body.1", sharding="FULL_SHARD")
@@ -107,7 +107,7 @@ def _flow(*, ignore: bool, sharded: bool) -> CaseSpec:
         optimizer=None,
         program=(form,) if sharded else (form, StateDict(rank0_only=True)),
         twins=(
-            Twin(
+            Variant(
                 name="fsdp2",
                 plan=Fsdp2Plan(units=(Fsdp2Unit(path="", ignored=ignored),))
                 if ignore

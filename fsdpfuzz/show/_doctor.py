@@ -11,13 +11,7 @@ from typing import Literal
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from fsdpfuzz.errors import FsdpFuzzError, MachineError, one_line
-from fsdpfuzz.invariants import judge
-from fsdpfuzz.loop import PROFILES, installed_torch
-from fsdpfuzz.observations import Observation
-from fsdpfuzz.pool import Deadlines, Machine, Pool, choose_backend, probe_machine
-from fsdpfuzz.show._limits import Memory, in_words, memory_limits
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Dense,
@@ -31,6 +25,14 @@ from fsdpfuzz.spec import (
     Sequential,
     Step,
 )
+from fsdpfuzz.errors import FsdpFuzzError, MachineError, one_line
+from fsdpfuzz.invariants import judge
+from fsdpfuzz.known import Known
+from fsdpfuzz.loop import PROFILES, installed_torch
+from fsdpfuzz.observations import Observation
+from fsdpfuzz.pool import Deadlines, Machine, Pool, choose_backend, probe_machine
+from fsdpfuzz.show._limits import Memory, in_words, memory_limits
+from fsdpfuzz.wire import DEVICES, BackendName
 
 OLDEST_TORCH = "2.7"
 BYTES_PER_RANK = 400 << 20
@@ -48,6 +50,9 @@ FEATURES = {
     "state_dict": ("get_model_state_dict", "state dicts of fsdp2"),
 }
 """Name to what torch calls it, and what is left out where it is missing."""
+
+NO_RANKS = ("hang", "rank_death")
+"""Symptoms of a machine on which ranks cannot work, as of a defect."""
 
 State = Literal["ok", "note", "missing"]
 
@@ -79,7 +84,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(f"{c.name}: {c.detail}" for c in self.checks if c.state == "missing")
 
 
-def diagnose(backend: str = "auto", world_size: int = 2) -> Iterator[Check | Skipped]:
+def diagnose(
+    backend: str = "auto", world_size: int = 2, known: Known | None = None
+) -> Iterator[Check | Skipped]:
     """Looks at everything in turn; what depends on something missing is left out.
 
     Starts ``world_size`` ranks, trains one small model with each API in them, and measures
@@ -106,7 +113,7 @@ def diagnose(backend: str = "auto", world_size: int = 2) -> Iterator[Check | Ski
     yield _ok("backend", f"{chosen}, {world_size} ranks")
     if chosen == "nccl":
         yield _shared_memory(memory)
-    yield from _ranks(chosen, world_size, machine)
+    yield from _ranks(chosen, world_size, machine, known or Known())
     yield from _skipped(machine, chosen)
 
 
@@ -200,7 +207,9 @@ def _shared_memory(memory: Memory) -> Check:
     return _ok("/dev/shm", in_words(memory.shared) if memory.shared else "not there")
 
 
-def _ranks(backend: Literal["gloo", "nccl"], world_size: int, machine: Machine) -> Iterator[Check]:
+def _ranks(
+    backend: BackendName, world_size: int, machine: Machine, known: Known
+) -> Iterator[Check]:
     deadlines = Deadlines(ceiling=CEILING_SECONDS)
     with Pool(world_size, backend, deadlines=deadlines, plant=LATENCY) as pool:
         try:
@@ -209,6 +218,7 @@ def _ranks(backend: Literal["gloo", "nccl"], world_size: int, machine: Machine) 
             yield _missing("ranks", one_line(str(error)))
             return
         yield _ok("ranks", f"{world_size} met on {backend}")
+        yield _device(backend, pool.gpus, machine)
         measured = False
         for api, plan in _plans().items():
             if not machine.features.get(api, False):
@@ -218,7 +228,22 @@ def _ranks(backend: Literal["gloo", "nccl"], world_size: int, machine: Machine) 
             if not measured and observation.clean:
                 measured = True
                 yield _collective(observation)
-            yield _training(api, case, observation)
+            yield _training(api, case, observation, known)
+
+
+def _device(backend: BackendName, seen: int, machine: Machine) -> Check:
+    """Where the ranks compute; ``seen`` is how many GPUs they see themselves."""
+    if DEVICES[backend] == "cuda":
+        return _ok("device", f"cuda, one for each rank, of {seen}")
+    if seen:
+        advice = "set CUDA_VISIBLE_DEVICES to nothing"
+        return _note("device", f"cpu, but the ranks see {_gpus(seen)}: {advice}")
+    hidden = f"; {_gpus(machine.gpus)} hidden from the ranks" if machine.gpus else ""
+    return _ok("device", f"cpu{hidden}")
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU{'s' if number > 1 else ''}"
 
 
 def _collective(observation: Observation) -> Check:
@@ -232,12 +257,20 @@ def _collective(observation: Observation) -> Check:
     return _missing("collective", f"nothing could be measured on {observation.backend}")
 
 
-def _training(api: str, case: CaseSpec, observation: Observation) -> Check:
+def _training(api: str, case: CaseSpec, observation: Observation, known: Known) -> Check:
+    """A finding is what fsdpfuzz is for, unless ranks that hang or die look like the machine's."""
     name = f"training, {api}"
     verdict = judge(case, observation)
     if verdict.findings:
         finding = verdict.findings[0]
-        return _missing(name, one_line(f"{finding.key}: {finding.message}", 400))
+        told = f"{finding.key}: {finding.message}"
+        torch, backend = observation.torch, observation.backend
+        entry = known.match(case, finding, torch=torch, backend=backend)
+        if entry is not None:
+            return _note(name, one_line(f"FSDP is wrong here, known as {entry}: {told}", 400))
+        if finding.symptom in NO_RANKS:
+            return _missing(name, one_line(told, 400))
+        return _note(name, one_line(f"FSDP is wrong here, which is new: {told}", 400))
     if verdict.status != "passed":
         return _missing(name, one_line(f"{verdict.status}: {verdict.reason}", 400))
     return _ok(name, "two units, one step: as DDP does it")

@@ -4,27 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fsdpfuzz.errors import one_line
+from fsdpfuzz.case import DIMENSIONS, CaseSpec, anatomy, digest, foreseen_rejections
 from fsdpfuzz.show._sketch import Mark, ModuleSketch, ParameterSketch, sketch
-from fsdpfuzz.show._words import (
-    checkpoint_words,
-    common_options,
-    input_words,
-    names,
-    optimizer_words,
-    plan_words,
-    program_lines,
-    unit_words,
-    units_words,
-)
-from fsdpfuzz.spec import (
-    CaseSpec,
-    Twin,
-    digest,
-    foreseen_rejections,
-    planned_units,
-    unit_of,
-)
+from fsdpfuzz.show._words import plan_words, program_lines, variant_words
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -33,6 +15,12 @@ if TYPE_CHECKING:
 PLAIN_WIDTH = 100
 INLINE_PARAMETERS = 3
 """A module with more parameters than this has each on a line of its own."""
+
+ORDER = (
+    *("program", "inputs", "optimizer", "sharding", "ranks"),
+    *("loss", "debug", "probes", "variant"),
+)
+"""The labels in the order in which they are read best; any other comes after them."""
 
 STYLES = {
     "name": "bold",
@@ -100,22 +88,14 @@ def fact_texts(case: CaseSpec) -> list[Text]:
 
 def facts(case: CaseSpec) -> list[tuple[str, str]]:
     """Label and value of everything about a case but its model; a label may come again."""
+    a = anatomy(case)
     rows = [("program", line) for line in program_lines(case.program)]
-    rows += [
-        ("inputs", input_words(case.inputs)),
-        ("optimizer", optimizer_words(case.optimizer)),
-        ("sharding", f"{plan_words(case.plan)}, {units_words(case)}"),
-        ("ranks", str(case.world_size)),
-    ]
-    if case.loss != "projection":
-        rows.append(("loss", f"{case.loss} of the output"))
-    if case.debug_level != "OFF":
-        rows.append(("debug", case.debug_level))
-    if case.probes:
-        rows.append(("probes", names(case.probes)))
-    rows += [("twin", _twin_words(case, twin)) for twin in case.twins]
+    rows.append(("sharding", plan_words(a)))
+    rows += [("variant", variant_words(a, variant)) for variant in case.twins]
+    rows += [fact for dimension in DIMENSIONS for fact in dimension.facts(case)]
+    rows.sort(key=lambda row: ORDER.index(row[0]) if row[0] in ORDER else len(ORDER))
     rows.append(("digest", f"{digest(case)}, seed {case.seed}"))
-    rows += [("refused", f"{r.why} ({r.name})") for r in foreseen_rejections(case)]
+    rows += [("refused", f"{r.why} ({r.name})") for r in foreseen_rejections(a)]
     return rows
 
 
@@ -160,22 +140,3 @@ def _parameter_text(parameter: ParameterSketch) -> Text:
 def _put_mark(text: Text, mark: Mark) -> None:
     text.append("  ")
     text.append(f"[{mark.text}]", STYLES[mark.kind])
-
-
-def _twin_words(case: CaseSpec, twin: Twin) -> str:
-    words = []
-    if twin.plan is not None:
-        said = common_options(case, twin.plan)
-        units = [
-            f"{path or 'root'}{unit_words(unit_of(twin.plan, path), said).removeprefix('unit')}"
-            for path in planned_units(case, twin.plan)
-        ]
-        words.append(f"{plan_words(twin.plan)}, {units_words(case, twin.plan)}: {names(units)}")
-    if twin.checkpoints is not None:
-        own = [f"{c.path or 'root'} {checkpoint_words(c, at_unit=False)}" for c in twin.checkpoints]
-        words.append(f"checkpoints {names(own) or 'none'}")
-    if twin.frozen is not None:
-        words.append(f"frozen {names(twin.frozen) or 'none'}")
-    if twin.held_out:
-        words.append(f"not in the optimizer {names(twin.held_out)}")
-    return one_line(f"{twin.name}: {'; '.join(words) or 'the same again'}")

@@ -11,9 +11,12 @@ from typing import Literal
 
 import msgspec
 
-from fsdpfuzz.corpus import Known, KnownFinding, read_entry
+from fsdpfuzz.case import CaseSpec, features
+from fsdpfuzz.corpus import read_entry
 from fsdpfuzz.errors import CaseError
+from fsdpfuzz.known import Known
 from fsdpfuzz.loop import (
+    Also,
     CaseDone,
     Event,
     FindingDone,
@@ -27,8 +30,8 @@ from fsdpfuzz.loop import (
     Shrinking,
     Summary,
 )
+from fsdpfuzz.show._history import PastRun, past_runs
 from fsdpfuzz.show._pairs import PairCounts, PairTable
-from fsdpfuzz.spec import CaseSpec, features
 
 MAX_SAMPLES = 400
 MAX_NOTICES = 200
@@ -67,7 +70,7 @@ class FindingRecord(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     """The file of the case."""
     case: CaseSpec | None = None
-    fault: str = ""
+    unreadable: str = ""
     """Why the case's file cannot be read, if it cannot."""
     repro_path: str = ""
     repro: str = ""
@@ -99,10 +102,14 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     properties: tuple[str, ...] = ()
     max_examples: int = 0
+    max_seconds: float | None = None
     examples: int = 0
     passed: int = 0
     rejected: int = 0
     vacuous: int = 0
+    failed: int = 0
+    skipped: int = 0
+    """Drawn, but not run."""
     seconds: float = 0.0
     examples_per_second: float = 0.0
     pool_restarts: int = 0
@@ -111,25 +118,30 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     failure: str = ""
     findings: tuple[FindingRecord, ...] = ()
+    unconfirmed: tuple[FindingRecord, ...] = ()
+    """What showed once and not again, or is denied by its own script: no findings."""
+    harness_errors: int = 0
+    """Cases that ended in what is the fuzzer's or the machine's fault."""
     pairs: PairTable = PairTable(cases=0, values=(), pairs={})
     samples: tuple[Sample, ...] = ()
     known_met: tuple[KnownRecord, ...] = ()
     known_silent: tuple[KnownRecord, ...] = ()
     notices: tuple[str, ...] = ()
+    earlier: tuple[PastRun, ...] = ()
+    """Other runs in the same output folder, newest first."""
 
 
 class Recorder:
     """Takes the events of a run, in order, and makes a `RunRecord` of them at any time.
 
-    ``known`` is the file of known findings, for their reasons. Memory is bounded: what
+    ``known`` is the folder of known defects, for their reasons. Memory is bounded: what
     grows with the number of cases is counted or thinned out.
     """
 
     def __init__(
         self, known: Path | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        entries = Known.load(known).entries if known is not None else ()
-        self._known: dict[str, KnownFinding] = {entry.id: entry for entry in entries}
+        self._known = Known() if known is None else Known.load(known)
         self._clock = clock
         self._began = clock()
         self._date = _now()
@@ -158,7 +170,9 @@ class Recorder:
                 self._restarts = event.restarts
             case Scripting():
                 return
-            case FindingMet(found=found) | FindingDone(found=found):
+            case FindingMet(found=found) | FindingDone(found=found) | Also(found=found):
+                for key in found.also:
+                    self._found.pop((key, None), None)
                 self._found[found.finding.key, found.known] = found
             case Notice():
                 if len(self._notices) < MAX_NOTICES:
@@ -170,7 +184,14 @@ class Recorder:
                 self._found.update(
                     ((found.finding.key, found.known), found) for found in summary.findings
                 )
+                for found in summary.unconfirmed:
+                    self._found.pop((found.finding.key, None), None)
         self._samples.add(self._sample())
+
+    @property
+    def known_cases(self) -> Counter[str]:
+        """In how many cases each known defect showed."""
+        return Counter(self._known_cases)
 
     def record(self) -> RunRecord:
         """The run as far as it has come. Reads the files of the findings' cases and repros."""
@@ -180,20 +201,24 @@ class Recorder:
         examples = sum(self._statuses.values())
         seconds = summary.seconds if summary is not None else self._clock() - self._began
         silent = summary.silent_known if summary is not None else ()
+        unconfirmed = summary.unconfirmed if summary is not None else ()
         met = dict(self._known_cases)
         for _, known in self._found:
             if known is not None:
                 met.setdefault(known, 0)
+        if summary is not None:
+            started = summary.started
         base = RunRecord() if started is None else _of_start(started)
         return msgspec.structs.replace(
             base,
             date=self._date,
             version=fsdpfuzz.__version__,
-            torch=summary.started.torch if summary is not None else base.torch,
             examples=examples,
             passed=self._statuses["passed"],
             rejected=self._statuses["rejected"],
             vacuous=self._statuses["vacuous"],
+            failed=self._statuses["finding"],
+            skipped=summary.counts.skipped if summary is not None else 0,
             seconds=seconds,
             examples_per_second=examples / seconds if seconds > 0 else 0.0,
             pool_restarts=self._restarts,
@@ -201,11 +226,14 @@ class Recorder:
             strict=summary.strict if summary is not None else False,
             failure=(summary.failure or "") if summary is not None else "",
             findings=tuple(self._finding(found) for found in self._found.values()),
+            unconfirmed=tuple(self._finding(found) for found in unconfirmed),
+            harness_errors=summary.harness_errors if summary is not None else 0,
             pairs=self._pairs.table(),
             samples=self._samples.all,
             known_met=tuple(self._known_record(name, met[name]) for name in sorted(met)),
             known_silent=tuple(self._known_record(name, 0) for name in silent),
             notices=tuple(self._notices),
+            earlier=past_runs(started.output) if started is not None else (),
         )
 
     def _sample(self) -> Sample:
@@ -220,7 +248,7 @@ class Recorder:
 
     def _finding(self, found: Found) -> FindingRecord:
         finding = found.finding
-        case, fault = _case_of(found.case)
+        case, unreadable = _case_of(found.case)
         script = found.script
         return FindingRecord(
             key=finding.key,
@@ -239,7 +267,7 @@ class Recorder:
             digest=found.digest,
             path=str(found.case),
             case=case,
-            fault=fault,
+            unreadable=unreadable,
             repro_path=str(found.repro) if found.repro is not None else "",
             repro=_text(found.repro),
             confirmation=_confirmation(script),
@@ -248,10 +276,10 @@ class Recorder:
         )
 
     def _known_record(self, name: str, cases: int) -> KnownRecord:
-        entry = self._known.get(name)
-        if entry is None:
+        defect = self._known.defects.get(name)
+        if defect is None:
             return KnownRecord(id=name, cases=cases)
-        return KnownRecord(id=name, cases=cases, reason=entry.reason, link=entry.link)
+        return KnownRecord(id=name, cases=cases, reason=defect.reason, link=defect.link)
 
 
 class Samples:
@@ -291,6 +319,7 @@ def _of_start(started: RunStarted) -> RunRecord:
         seed=started.seed,
         properties=started.properties,
         max_examples=started.max_examples,
+        max_seconds=started.max_seconds,
     )
 
 

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fsdpfuzz.case import CaseSpec, pretty
 from fsdpfuzz.corpus import write_atomically
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.show._charts import charts, duration
@@ -19,13 +20,16 @@ from fsdpfuzz.show._draw import facts
 from fsdpfuzz.show._heat import heat_maps, legend, short
 from fsdpfuzz.show._record import FindingRecord, RunRecord
 from fsdpfuzz.show._sketch import sketch
-from fsdpfuzz.spec import CaseSpec, pretty
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
 BLIND_SPOTS = 24
+REFRESH_SECONDS = 10
+"""How often the page of a run that goes on loads itself again."""
+BREAKS = "/:_,. "
+"""Signs after which a name may go on in the next line."""
 
 
 def write_report(path: Path, record: RunRecord) -> None:
@@ -40,7 +44,10 @@ def write_report(path: Path, record: RunRecord) -> None:
 
 def render(record: RunRecord, *, folder: Path | None = None) -> str:
     """The report as HTML. Paths are given relative to ``folder`` where they lie in it."""
-    style, script = _part("report.css"), _part("report.js")
+    heats = heat_maps(record.pairs)
+    # A style sheet alone cannot say "the map of the same number".
+    picked = (f".pick{i}:checked ~ .map{i} {{ display: block; }}\n" for i, _ in enumerate(heats, 1))
+    style, script = _part("report.css") + "".join(picked), _part("report.js")
     template = _environment().get_template("report.html.j2")
     text = template.render(
         run=record,
@@ -48,9 +55,10 @@ def render(record: RunRecord, *, folder: Path | None = None) -> str:
         known=[finding for finding in record.findings if finding.known is not None],
         verdict=verdict(record),
         charts=charts(record),
-        heats=heat_maps(record.pairs),
+        heats=heats,
         legend=legend(),
         short=short,
+        refresh=REFRESH_SECONDS,
         blind_spots=record.pairs.blind_spots(BLIND_SPOTS),
         difference=difference,
         duration=duration,
@@ -125,12 +133,12 @@ def _final(value: object) -> object:
 
 
 def breakable(key: str) -> Markup:
-    """A key as HTML that may be broken after its slashes and colons."""
+    """A key or a name as HTML that may be broken between its words, and nowhere else."""
     from markupsafe import Markup, escape
 
     return Markup("").join(
-        escape(part) + Markup("<wbr>" if part in "/:" else "")
-        for part in re.split("([/:])", visible(key))
+        escape(part) + Markup("<wbr>" if part in BREAKS else "")
+        for part in re.split(f"([{BREAKS}])", visible(key))
     )
 
 

@@ -1,63 +1,39 @@
-"""Options, modules and programs in a few words. What is at its default is left out."""
+"""A case in a few words, put together from those of its parts. What is usual is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
-import msgspec
-
-from fsdpfuzz.spec import (
-    CaseSpec,
-    Checkpoint,
-    Dense,
-    Dropout,
-    EncoderLayer,
-    Flip,
-    Forward,
-    Fsdp1Plan,
-    Fsdp1Unit,
-    Fsdp2Unit,
-    Inputs,
-    Lora,
-    Mode,
+from fsdpfuzz.case import (
+    KINDS,
+    OPTIONS,
+    Anatomy,
     Op,
-    Optimizer,
     Place,
-    Plan,
-    Precision,
-    Repeat,
-    RequiresGrad,
-    StateDict,
     Step,
-    Switch,
-    Transformer,
-    ZeroGrad,
-    planned_units,
-    unit_of,
+    Unit,
+    Variant,
+    anatomy,
+    variant_of,
 )
+from fsdpfuzz.errors import one_line
 
 MAX_NAMES = 6
 
-_CHECKPOINTS = {
-    "wrapper": "checkpoint_wrapper",
-    "function": "checkpoint",
-    "composable": "composable checkpoint",
-    "offload": "offload_wrapper",
-    "function_offload": "checkpoint, save_on_cpu",
-}
+_OPTIONS = {option.name: option for option in OPTIONS}
 
 
-def unit_options(unit: Fsdp1Unit | Fsdp2Unit) -> dict[str, str]:
+def unit_options(unit: Unit) -> dict[str, str]:
     """The options of a unit that differ from PyTorch's defaults, each in a word."""
-    found = {name: _option(unit, name) for name in unit.__struct_fields__}
-    return {name: word for name, word in found.items() if word}
+    # By the fields, so that an option without words of its own is noticed.
+    options = [_OPTIONS[name] for name in unit.__struct_fields__ if name != "path"]
+    values = ((option, getattr(unit, option.name)) for option in options)
+    return {o.name: o.words(value) for o, value in values if value != o.default(unit)}
 
 
-def common_options(case: CaseSpec, plan: Plan | None = None) -> dict[str, str]:
-    """The options other than default that all units of a plan have alike, if there are several."""
-    plan = plan or case.plan
-    options = [unit_options(unit_of(plan, path)) for path in planned_units(case, plan)]
+def common_options(a: Anatomy) -> dict[str, str]:
+    """The options other than default that all units of a case have alike, if it has several."""
+    options = [unit_options(unit) for unit in a.options.values()]
     if len(options) < 2:
         return {}
     return {
@@ -67,119 +43,62 @@ def common_options(case: CaseSpec, plan: Plan | None = None) -> dict[str, str]:
     }
 
 
-def unit_words(unit: Fsdp1Unit | Fsdp2Unit, said: Collection[str] = ()) -> str:
+def unit_words(unit: Unit, said: Collection[str] = ()) -> str:
     """``unit``, and its options that differ from PyTorch's defaults and are not ``said`` yet."""
     words = [word for name, word in unit_options(unit).items() if name not in said]
     return f"unit {', '.join(words)}" if words else "unit"
 
 
-def units_words(case: CaseSpec, plan: Plan | None = None) -> str:
-    """How many units there are, and what all of them have in common."""
-    number = len(planned_units(case, plan))
-    common = common_options(case, plan)
-    counted = f"{number} unit{'' if number == 1 else 's'}"
-    return (
-        f"{counted}, {'both' if number == 2 else 'all'} {', '.join(common.values())}"
-        if common
-        else counted
-    )
+def plan_words(a: Anatomy) -> str:
+    """The API, how many units there are, and what all of them have in common."""
+    number = len(a.units)
+    counted = f"{a.plan.words()}, {number} unit{'' if number == 1 else 's'}"
+    common = ", ".join(common_options(a).values())
+    return f"{counted}, {'both' if number == 2 else 'all'} {common}" if common else counted
 
 
-def checkpoint_words(checkpoint: Checkpoint, *, at_unit: bool) -> str:
-    """Which checkpointing, reentrant or not, and on which side of a unit it is."""
-    text = _CHECKPOINTS[checkpoint.kind]
-    if checkpoint.reentrant:
-        text += " reentrant"
-    return f"{text} {checkpoint.side} the unit" if at_unit else text
+def variant_words(a: Anatomy, variant: Variant) -> str:
+    """What a variant has of its own."""
+    words = []
+    if variant.plan is not None:
+        own = anatomy(variant_of(a.case, variant))
+        said = common_options(own)
+        units = [
+            f"{path or 'root'}{unit_words(unit, said).removeprefix('unit')}"
+            for path, unit in own.options.items()
+        ]
+        words.append(f"{plan_words(own)}: {names(units)}")
+    if variant.checkpoints is not None:
+        placed = [f"{c.path or 'root'} {c.words(at_unit=False)}" for c in variant.checkpoints]
+        words.append(f"checkpoints {names(placed) or 'none'}")
+    if variant.frozen is not None:
+        words.append(f"frozen {names(variant.frozen) or 'none'}")
+    if variant.held_out:
+        words.append(f"not in the optimizer {names(variant.held_out)}")
+    return one_line(f"{variant.name}: {'; '.join(words) or 'the same again'}")
 
 
 def kind_words(place: Place) -> str:
     """What a module is, with the widths that go in and out and its options."""
-    kind = place.kind.replace("_", " ")
-    node = place.node
-    if node is None:
-        words: list[str] = []
-    elif isinstance(node, Switch):
-        words = [f"one of {len(node.children)}"]
-    else:
-        words = [word for name in node.__struct_fields__ if (word := _node_option(node, name))]
-    width = ""
+    words = [place.kind.replace("_", " ")]
+    # A module that its node brings along may be of a kind that has no node.
+    shown = place.kind in KINDS and KINDS[place.kind].shows_width
     if place.width_in and place.width_out and place.width_in != place.width_out:
-        width = f" {place.width_in}→{place.width_out}"
-    elif place.width_out and place.kind in ("linear", "norm", "lora", "idle", "gain", "matrix"):
-        width = f" {place.width_out}"
-    elif not place.width_in and place.kind in ("embedding", "transformer"):
-        width = f" tokens→{place.width_out}"
-    return f"{kind}{width}{' ' if words else ''}{', '.join(words)}"
-
-
-def plan_words(plan: Plan) -> str:
-    """The API, and for fsdp1 how the units are told to it."""
-    if not isinstance(plan, Fsdp1Plan):
-        return "fsdp2"
-    if plan.wrap == "module_classes":
-        return f"fsdp1, ModuleWrapPolicy({', '.join(plan.classes)})"
-    return "fsdp1, CustomPolicy" if plan.wrap == "custom_policy" else "fsdp1, wrapped one by one"
-
-
-def input_words(inputs: Inputs) -> str:
-    """The shape of the inputs, and whether they require grad."""
-    if not isinstance(inputs, Dense):
-        return f"tokens {inputs.batch}×{inputs.length}"
-    shape = [inputs.batch, inputs.width]
-    if inputs.length is not None:
-        shape.insert(1, inputs.length)
-    return "×".join(map(str, shape)) + (", requires grad" if inputs.requires_grad else "")
-
-
-def optimizer_words(optimizer: Optimizer | None) -> str:
-    """Name and settings of the optimizer."""
-    if optimizer is None:
-        return "none"
-    words = [optimizer.name, f"lr {optimizer.lr:g}"]
-    if optimizer.name == "sgd":
-        words += [f"momentum {optimizer.momentum:g}"] if optimizer.momentum else []
-    else:
-        words.append(f"eps {optimizer.eps:g}")
-    if optimizer.foreach is not None:
-        words.append("foreach" if optimizer.foreach else "no foreach")
-    return ", ".join(words)
+        words.append(f"{place.width_in}→{place.width_out}")
+    elif shown:
+        words.append(f"{place.width_out}" if place.width_in else f"tokens→{place.width_out}")
+    if place.node is not None and (own := place.node.words()):
+        words.append(", ".join(own))
+    return " ".join(words)
 
 
 def program_lines(program: Sequence[Op]) -> tuple[str, ...]:
     """One line per optimizer step, equal neighbours joined: ``(forward · backward) ×3``."""
     lines = [
-        " · ".join(_folded([op_words(op) for op in chunk], together=False))
+        " · ".join(_folded([op.words() for op in chunk], together=False))
         for chunk in _chunks(program)
     ]
     return tuple(_folded(lines, together=True))
-
-
-def op_words(op: Op) -> str:
-    """One operation in a word or few."""
-    match op:
-        case Forward():
-            words = ["forward"]
-            words += [f"of {op.target}"] if op.target else []
-            words += [] if op.sync else ["no_sync"]
-            words += [] if op.grad else ["no_grad"]
-            return " ".join(words)
-        case ZeroGrad():
-            return "zero_grad" if op.set_to_none else "zero_grad to 0"
-        case Mode():
-            return "train mode" if op.train else "eval mode"
-        case RequiresGrad():
-            return f"{'unfreeze' if op.value else 'freeze'} {names(op.parameters)}"
-        case Flip():
-            where = f" {op.path}" if op.path else ""
-            return f"flip{where} on rank {names(tuple(map(str, op.ranks))) or 'none'}"
-        case StateDict():
-            words = ["state_dict", op.form]
-            words += ["rank 0 only"] if op.rank0_only else []
-            words += ["to CPU"] if op.cpu_offload else []
-            return " ".join(words)
-        case _:
-            return str(op.__struct_config__.tag)
 
 
 def names(values: Sequence[str]) -> str:
@@ -229,61 +148,3 @@ def _times(words: Sequence[str], at: int, size: int) -> int:
     while words[at : at + size] == words[at + size * times : at + size * (times + 1)]:
         times += 1
     return times if len(words[at : at + size]) == size else 1
-
-
-def _option(unit: Fsdp1Unit | Fsdp2Unit, name: str) -> str:
-    value = getattr(unit, name)
-    if name == "path" or value == _default(type(unit), name):
-        return ""
-    if isinstance(value, Precision):
-        given = [f"{n} {v}" for n, v in msgspec.structs.asdict(value).items() if v is not None]
-        return f"precision({', '.join(given)})"
-    if name in ("sharding", "backward_prefetch") and value is not None:
-        return str(value)
-    if name == "ignored":
-        return f"ignores {names(value)}"
-    plain = value is True and _default(type(unit), name) is False
-    return name if plain else f"{name}={value}"
-
-
-def _node_option(node: msgspec.Struct, name: str) -> str:
-    value = getattr(node, name)
-    special: dict[tuple[type, str], Callable[[Any], str]] = {
-        (Repeat, "times"): lambda times: f"{times} times",
-        (Repeat, "no_grad"): lambda what: "" if what == "off" else f"again under no_grad: {what}",
-        (Lora, "rank"): lambda rank: f"rank {rank}",
-        (Transformer, "heads"): lambda heads: f"{heads} heads",
-        (EncoderLayer, "heads"): lambda heads: f"{heads} heads",
-        (Dropout, "p"): lambda p: f"p {p:g}",
-    }
-    if (words := special.get((type(node), name))) is not None:
-        return words(value)
-    if name in (
-        "out",
-        "rows",
-        "width",
-        "hidden",
-        "encoders",
-        "decoders",
-        "children",
-        "body",
-        "bias",
-    ):
-        return ""
-    if name in ("fn", "merge") or (name == "variant" and value != "layer"):
-        return str(value)
-    return "" if value == _default(type(node), name) else _flag(name, value)
-
-
-def _flag(name: str, value: object) -> str:
-    words = {"scalar": "", "side": "side input", "buffered": "with buffer"}
-    if name == "persistent":
-        return "not persistent"
-    name = words.get(name, name)
-    if isinstance(value, bool):
-        return name if value else f"no {name}"
-    return f"{name} {value}"
-
-
-def _default(kind: type[msgspec.Struct], name: str) -> object:
-    return next(field.default for field in msgspec.structs.fields(kind) if field.name == name)

@@ -14,7 +14,7 @@ from fsdpfuzz.wire._flight import (
     Recording,
     read_recording,
 )
-from fsdpfuzz.wire._machine import BackendName, Machine
+from fsdpfuzz.wire._machine import DEVICES, BackendName, DeviceName, Machine
 from fsdpfuzz.wire._protocol import (
     MAX_FRAME,
     Answer,
@@ -34,6 +34,7 @@ from fsdpfuzz.wire._protocol import (
 from fsdpfuzz.wire._text import bounded
 
 __all__ = [
+    "DEVICES",
     "MAX_FRAME",
     "MAX_STAGE",
     "RING",
@@ -41,6 +42,7 @@ __all__ = [
     "BackendName",
     "Collective",
     "Come",
+    "DeviceName",
     "Failed",
     "FlightRecorder",
     "Frames",

@@ -7,6 +7,10 @@ from typing import Literal
 import msgspec
 
 BackendName = Literal["gloo", "nccl"]
+DeviceName = Literal["cpu", "cuda"]
+
+DEVICES: dict[BackendName, DeviceName] = {"gloo": "cpu", "nccl": "cuda"}
+"""Where ranks on a backend compute: there is no other choice of a device."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

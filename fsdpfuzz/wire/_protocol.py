@@ -12,6 +12,7 @@ import struct
 import msgspec
 
 from fsdpfuzz.observations import RankReport
+from fsdpfuzz.wire._machine import BackendName
 
 MAX_FRAME = 16 << 20
 """Bytes of the largest message."""
@@ -29,7 +30,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     world_size: int
-    backend: str
+    backend: BackendName
     folder: str
     generation: int
     plant: str | None = None
@@ -54,6 +55,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
     rank: int
     torch: str
+    gpus: int = 0
+    """How many it sees."""
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):

@@ -78,6 +78,16 @@ class Page:
             raise RuntimeError(json.dumps(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
+    def until(self, condition: str) -> None:
+        """Waits until an expression is true, though the page may load meanwhile."""
+        stop = time.monotonic() + SECONDS
+        while time.monotonic() < stop:
+            with contextlib.suppress(RuntimeError):
+                if self.evaluate(condition):
+                    return
+            time.sleep(0.05)
+        raise TimeoutError(condition)
+
     def press(self, key: str, code: int) -> None:
         """Presses a key that enters no text."""
         for kind in ("rawKeyDown", "keyUp"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -16,70 +15,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-
-PROGRAM = f"""
-import os, sys, time
-sys.path.insert(0, {str(ROOT)!r})
-from pathlib import Path
-import fsdpfuzz.loop, fsdpfuzz.loop._session
-from fsdpfuzz.errors import MachineError
-from fsdpfuzz.loop import PROPERTIES, Ports, Property, Resolved
-from tests.unit.loop.standins import Bench, FakeKnown, finding, outs_of, toy_cases, verdict_of
-
-mode = os.environ.get("MODE", "")
-bench = Bench(Path("kept"))
-PROPERTIES["parity"] = Property(
-    name="parity", about="", strategy=lambda scope: toy_cases(scope.world_sizes)
-)
-
-def judge(case, observation):
-    return verdict_of(*[finding("big")] * (mode in ("fault", "known") and max(outs_of(case)) > 100))
-
-def slow(case):
-    if mode == "slow":
-        time.sleep(0.02)
-
-def machine(backend, sizes):
-    if mode == "no-gpu":
-        raise MachineError("nccl needs 2 GPUs, but there are 0")
-    return Resolved(backend="gloo", world_sizes=sizes, torch="9.9.9")
-
-bench.judge, bench.before = judge, slow
-bench.known = FakeKnown(lambda case, found: "K1" if mode == "known" else None)
-fsdpfuzz.loop.resolve_machine = machine
-fsdpfuzz.loop._session.real_ports = lambda settings: Ports(
-    make_pool=bench.pool, judge=judge, archive=bench.archive, known=bench.known
-)
-from fsdpfuzz.cli import main
-code = main()
-print("pools closed", [pool.closed for pool in bench.pools])
-sys.exit(code)
-"""
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> list[str]:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    return [sys.executable, str(tmp_path / "program.py")]
-
-
-def call(program: list[str], *arguments: str, mode: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*program, *arguments],
-        cwd=Path(program[1]).parent,
-        env={**os.environ, "MODE": mode},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def document(program: list[str]) -> dict[str, Any]:
-    loaded = json.loads((Path(program[1]).parent / "result.json").read_text())
-    assert isinstance(loaded, dict)
-    return loaded
+from tests.acceptance.standin_program import ROOT, call, document, runs, started
+from tests.signals import usual_signals
 
 
 def test_a_clean_run(program: list[str]) -> None:
@@ -100,10 +37,26 @@ def test_a_run_with_a_finding(program: list[str]) -> None:
     assert done.returncode == 1
     (found,) = document(program)["findings"]
     assert found["key"] == "big/mismatch/fsdp2"
-    assert found["case"].startswith("kept/big-")
+    (case,) = (runs(program)[0] / "failures").iterdir()
+    assert Path(program[1]).parent / found["case"] == case
+    assert found["finding"]["invariant"] == "big"
     assert found["examples_to_find"] >= 1
     assert "big/mismatch/fsdp2: shrunk, " in done.stderr
     assert "Falsifying" not in done.stdout + done.stderr
+
+
+def test_what_one_cause_shows_as_is_told_together(program: list[str]) -> None:
+    done = call(
+        program, "run", "--max-examples", "60", "--seed", "3", "--json", "result.json", mode="two"
+    )
+    assert done.returncode == 1
+    (found,) = document(program)["findings"]
+    assert (found["key"], found["also"]) == ("after/mismatch/fsdp2", ["big/mismatch/fsdp2"])
+    assert "big/mismatch/fsdp2: the same cause as after/mismatch/fsdp2" in done.stderr
+    assert re.search(r"findings, new +1\b", done.stdout)
+    assert "  also   big/mismatch/fsdp2" in done.stdout
+    report = (Path(program[1]).parent / ".fsdpfuzz/runs/latest/report.html").read_text()
+    assert "1 new finding" in report
 
 
 def test_a_known_finding_fails_only_a_strict_run(program: list[str]) -> None:
@@ -119,7 +72,7 @@ def test_the_seed_decides_on_the_cases(program: list[str]) -> None:
         output = f"out{len(digests)}"
         arguments = ("run", "--max-examples", "70", "--seed", seed, "--output", output)
         assert call(program, *arguments).returncode == 0
-        digests.append((Path(program[1]).parent / output / "digests.txt").read_text())
+        digests.append((Path(program[1]).parent / output / "runs/latest/digests.txt").read_text())
     assert digests[0] == digests[1]
     assert digests[0] != digests[2]
     assert digests[0].count("\n") == 70
@@ -137,7 +90,7 @@ def test_the_seed_decides_on_the_cases(program: list[str]) -> None:
         (["run", "--backend", "mpi"], "--backend: 'mpi' is not one of auto, gloo, nccl"),
         (["run", "--api", "fsdp3"], "--api: 'fsdp3' is not one of fsdp1, fsdp2, both"),
         (["run", "--json", "no/such/x.json"], "--json: there is no folder 'no/such'"),
-        (["run", "--known", "none.json"], "--known: there is no file 'none.json'"),
+        (["run", "--known", "none"], "--known: there is no file or folder 'none'"),
         (["run", "--output", "program.py"], "--output: the folder 'program.py' cannot be made"),
         (["run", "--plant", "x"], "--plant: 'x' is not MODULE:FUNCTION"),
         (["run", "--no-such"], "No such option: --no-such"),
@@ -157,18 +110,14 @@ def test_a_machine_that_cannot_run_it(program: list[str]) -> None:
     assert done.stderr == "fsdpfuzz: nccl needs 2 GPUs, but there are 0\n"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_ends_a_run_in_good_order(program: list[str], number: int, code: int) -> None:
     folder = Path(program[1]).parent
-    with subprocess.Popen(
-        [*program, "run", "--max-examples", "5000", "--json", "result.json"],
-        cwd=folder,
-        env={**os.environ, "MODE": "slow"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        digests = folder / ".fsdpfuzz" / "digests.txt"
+    arguments = ("run", "--max-examples", "5000", "--json", "result.json")
+    with started(program, *arguments, mode="slow") as process:
+        digests = folder / ".fsdpfuzz/runs/latest/digests.txt"
         wait_for(lambda: digests.exists() and digests.read_text().count("\n") >= 5)
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=20)
@@ -177,6 +126,22 @@ def test_a_signal_ends_a_run_in_good_order(program: list[str], number: int, code
     assert f"ended early by {signal.Signals(number).name}" in stderr
     assert "pools closed [True]" in stdout
     assert "Traceback" not in stderr
+
+
+def test_the_drills_do_not_depend_on_who_started_them() -> None:
+    show = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", show],
+            capture_output=True,
+            text=True,
+            check=True,
+            preexec_fn=usual_signals,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.stdout == "True\n"
 
 
 def test_a_terminal_gets_a_live_line(program: list[str]) -> None:

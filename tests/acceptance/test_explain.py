@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fsdpfuzz.case import pretty
 from fsdpfuzz.corpus import Entry, Found, write_entry
 from fsdpfuzz.show import draw
-from fsdpfuzz.spec import pretty
 from tests.acceptance.commands import PROGRAM, ROOT, fsdpfuzz
 from tests.unit.show.samples import REFUSED, RICH, SMALL
 
@@ -57,7 +57,7 @@ def test_an_output_that_is_only_ascii(tmp_path: Path) -> None:
     (tmp_path / "case.json").write_text(pretty(SMALL))
     done = fsdpfuzz("explain", "case.json", cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert done.returncode == 0
-    assert "linear 3?2" in done.stdout
+    assert "linear 3->2" in done.stdout
 
 
 def test_a_terminal_gets_colour(tmp_path: Path) -> None:

@@ -17,14 +17,12 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 import fsdpfuzz._pytest_options as plugin_options
-from fsdpfuzz.loop import PROPERTIES, Property
-from tests.unit.loop.standins import Bench, finding, toy_cases, outs_of, verdict_of
+from fsdpfuzz.loop import PROPERTIES
+from tests.unit.loop.standins import Bench, FakeKnown, Toy, finding, outs_of, verdict_of
 
 BENCH = Bench(Path("kept"))
-PROPERTIES["parity"] = Property(
-    name="parity", about="", strategy=lambda scope: toy_cases(scope.world_sizes)
-)
-plugin_options.open_session = lambda options: BENCH.session()
+PROPERTIES["parity"] = Toy(name="parity", about="")
+plugin_options.open_session = lambda options, began: BENCH.session()
 """
 
 FAULT = """
@@ -34,18 +32,19 @@ BENCH.judge = judge
 
 def pytest_unconfigure(config):
     last = BENCH.archive.kept[-1].case
-    print("minimal", outs_of(last), "closed", [pool.closed for pool in BENCH.pools])
+    print("minimal", outs_of(last), "bias", last.model.bias)
+    print("closed", [pool.closed for pool in BENCH.pools])
 """
 
+SKIPPED = """
+BENCH.known = FakeKnown(region=lambda case: ("K1",) if len(outs_of(case)) > 1 else ())
 
-@pytest.fixture
-def arguments(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What loads the plugin, whether or not it is installed."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for variable in ("CI", "FSDPFUZZ_WORLD_SIZE", "FSDPFUZZ_BACKEND"):
-        monkeypatch.delenv(variable, raising=False)
-    installed = importlib.metadata.entry_points(group="pytest11", name="fsdpfuzz")
-    return ["-p", "no:cacheprovider", *([] if installed else ["-p", "fsdpfuzz.plugin"])]
+def pytest_unconfigure(config):
+    print("ran", len(BENCH.runs), "of which known", sum(n > 1 for n in WIDTHS) < 60)
+
+WIDTHS = []
+BENCH.before = lambda case: WIDTHS.append(len(outs_of(case)))
+"""
 
 
 def test_help_costs_no_import(pytester: pytest.Pytester, arguments: list[str]) -> None:
@@ -110,7 +109,7 @@ def test_other_projects_see_no_header(pytester: pytest.Pytester, arguments: list
         ("--fsdpfuzz-world-size=9", "--fsdpfuzz-world-size: '9' is not a number of ranks*"),
         ("--fsdpfuzz-backend=mpi", "--fsdpfuzz-backend: 'mpi' is not one of auto, gloo, nccl"),
         ("--fsdpfuzz-deadline=-1", "--fsdpfuzz-deadline: '-1' is not a number of seconds*"),
-        ("--fsdpfuzz-known=no.json", "--fsdpfuzz-known: there is no file 'no.json'"),
+        ("--fsdpfuzz-known=none", "--fsdpfuzz-known: there is no file or folder 'none'"),
         ("--fsdpfuzz-output=test_x.py", "--fsdpfuzz-output: 'test_x.py' is not a folder"),
     ],
 )
@@ -175,11 +174,51 @@ def test_a_finding_fails_the_property_and_its_minimal_case_is_kept(
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*Finding_big_mismatch_fsdp2: big/mismatch/fsdp2*",
-            "case kept: kept/big-*.json",
-            "minimal (101,) closed [[]True[]]",
+            "big/mismatch/fsdp2",
+            "  2, but should be 1",
+            "model *",
+            "case   kept/big-*.json",
+            "repro  fsdpfuzz repro kept/big-*.json -o repro.py --verify",
+            "new findings: 1",
+            "FAILED *test_parity - big/mismatch/fsdp2",
+            # Hypothesis leaves the bias, which nothing that it draws is without.
+            "minimal (101,) bias False",
+            "closed [[]True[]]",
         ]
     )
+    assert "CaseSpec(" not in result.stdout.str()
+    assert "Finding_big" not in result.stdout.str()
+
+
+def test_what_can_show_a_known_defect_makes_room_for_other_cases(
+    pytester: pytest.Pytester, arguments: list[str]
+) -> None:
+    pytester.makeconftest(STANDINS + SKIPPED)
+    result = pytester.runpytest_subprocess(
+        *arguments,
+        "-s",
+        *("--pyargs", "fsdpfuzz.properties", "-k", "test_parity and not documents"),
+        *("-p", "conftest", "--hypothesis-profile=fsdpfuzz-dev"),
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["ran 1[0-9][0-9] of which known True"])
+
+
+def test_a_corpus_is_collected_but_not_what_is_known(
+    pytester: pytest.Pytester, arguments: list[str]
+) -> None:
+    for name in ("corpus/seeds/a.json", "corpus/failures/b.json", "corpus/known/c.json"):
+        path = pytester.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"schema": 1, "case": {}}')
+    result = pytester.runpytest_subprocess(*arguments, "--collect-only", "-q", "corpus")
+    assert {line.strip() for line in result.outlines if "::" in line} == {
+        "corpus/seeds/a.json::replay",
+        "corpus/failures/b.json::replay",
+    }
+    result = pytester.runpytest_subprocess(*arguments, "--fsdpfuzz-corpus", "--collect-only", "-q")
+    assert "known/c.json" not in result.stdout.str()
+    assert "seeds/a.json" in result.stdout.str()
 
 
 def test_a_property_gets_a_long_timeout_unless_one_is_given(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from fsdpfuzz.show import RunRecord, write_report
+from fsdpfuzz.show import PastRun, RunRecord, write_report
 from tests.acceptance.browser import NAMES, Page, browse, browser_path
 from tests.unit.show.samples import REPRO, a_record
 
@@ -142,9 +145,10 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(page: Page, url: 
 def test_the_heat_map_changes_its_columns_and_reads_its_cells(page: Page, url: str) -> None:
     page.open(url, width=1440)
     shown = "[...document.querySelectorAll('.map')].map(m => m.checkVisibility())"
-    assert page.evaluate(shown) == [True, False, False, False, False]
+    first = page.evaluate(shown)
+    assert first == [True, *[False] * (len(first) - 1)]
     page.evaluate("document.querySelector('label[for=heat-2]').click()")
-    assert page.evaluate(shown) == [False, True, False, False, False]
+    assert page.evaluate(shown) == [False, True, *[False] * (len(first) - 2)]
     page.evaluate("document.querySelector('.map2 td.z').click()")
     told = page.evaluate("document.querySelector('.readout').textContent")
     assert "never together" in told
@@ -166,3 +170,68 @@ def test_headers_of_the_heat_map_stay_in_sight(page: Page, url: str) -> None:
         "(document.querySelector('.map1'))"
     )
     assert offsets == [1, 1]
+
+
+# Pieces of row labels that a line end goes through.
+BROKEN = """
+[...document.querySelectorAll('.map1 tbody tr:not(.group) th')].flatMap(th => {
+  const texts = document.createTreeWalker(th, NodeFilter.SHOW_TEXT), broken = [];
+  while (texts.nextNode()) {
+    const node = texts.currentNode;
+    for (const word of node.data.matchAll(/[^\\/:_,. =-]+/g)) {
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const tops = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+      if (tops.size > 1) broken.push(th.textContent + ': ' + word[0]);
+    }
+  }
+  return broken;
+})
+"""
+
+
+@pytest.mark.parametrize("width", [320, 400, 1440])
+def test_row_labels_break_between_words_only(page: Page, url: str, width: int) -> None:
+    page.open(url, width=width)
+    assert page.evaluate(BROKEN) == []
+    label = "document.querySelector('.map1 tbody tr:not(.group) th').getBoundingClientRect().width"
+    assert page.evaluate(label) < width / 2
+
+
+def test_the_report_of_a_run_that_goes_on_loads_itself_again(
+    page: Page, record: RunRecord, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    going_on = msgspec.structs.replace(record, exit_code=None)
+    write_report(path, going_on)
+    refreshes = "document.querySelector('meta[name=fsdpfuzz-refresh]')"
+    path.write_text(re.sub(r'(refresh" content=")\d+', r"\g<1>0.2", path.read_text()))
+    page.open(path.as_uri(), width=1440)
+    page.evaluate("document.querySelector('details').open = true")
+    page.evaluate("document.querySelector('#heat-2').checked = true")
+    write_report(path, record)
+    page.until(f"document.readyState === 'complete' && {refreshes} === null")
+    assert page.evaluate("document.querySelector('details').open") is True
+    assert page.evaluate("document.querySelector('#heat-2').checked") is True
+
+
+def test_earlier_runs_are_listed(page: Page, record: RunRecord, tmp_path: Path) -> None:
+    past = PastRun(
+        name="2026-11-20-101112-7",
+        date="2026-11-20 10:11 UTC",
+        torch="2.13.0",
+        profile="dev",
+        seed=7,
+        examples=1500,
+        examples_per_second=8.25,
+        seconds=181.0,
+        new=2,
+        known=3,
+    )
+    path = tmp_path / "report.html"
+    write_report(path, msgspec.structs.replace(record, earlier=(past,)))
+    page.open(path.as_uri(), width=375)
+    row = "[...document.querySelectorAll('.earlier tbody td')].map(cell => cell.textContent)"
+    assert page.evaluate(row)[:5] == ["2026-11-20 10:11 UTC", "1,500", "8.2", "2", "3"]
+    assert page.evaluate("document.documentElement.scrollWidth") == 375

@@ -7,38 +7,73 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from fsdpfuzz.corpus import Entry, Found, Known, write_entry
+from fsdpfuzz.case import CaseSpec, pretty
+from fsdpfuzz.corpus import Entry, Found, write_entry
 from fsdpfuzz.invariants import judge
+from fsdpfuzz.known import Known
 from fsdpfuzz.loop import default_known, installed_torch
 from fsdpfuzz.pool import Pool
-from fsdpfuzz.spec import CaseSpec, pretty
+from fsdpfuzz.verdict import Failure, Finding
 from tests.acceptance.commands import fsdpfuzz
 from tests.unit.show.samples import SMALL
 
 SHOWN = ("fsdp1-kept-quiet-unit", "fsdp1-identity-unit", "fsdp2-recomputed-quiet-unit")
 
 
-def save(path: Path, case: CaseSpec, key: str, message: str) -> None:
+GRAD = Finding(
+    invariant="grad_parity",
+    symptom="mismatch",
+    api="fsdp2",
+    detail="other",
+    op=1,
+    operation="backward",
+    quantity="grad",
+    name="1.weight",
+    unit="",
+    ranks=(0,),
+    world_size=2,
+    observed="1.5",
+    expected="0.5",
+    allowed=1e-5,
+)
+CRASH = Finding(
+    invariant="no_crash",
+    symptom="crash",
+    api="fsdp1",
+    kind="ValueError@torch/nn.py:forward",
+    op=1,
+    operation="backward",
+    failure=Failure(type="ValueError", text="not what it raises", place="torch/nn.py:forward"),
+)
+
+
+def save(path: Path, case: CaseSpec, finding: Finding, *, old: bool = False) -> None:
+    """The case with its finding; an ``old`` file has key and message alone."""
     found = Found(
-        key=key,
-        message=message,
+        key=finding.key,
+        message=finding.message,
         property="parity",
         torch="2.13.0",
         backend="gloo",
         world_size=case.world_size,
         date="2026-11-21",
         seed=3,
+        finding=None if old else finding,
     )
     write_entry(path, Entry(case=case, found=found))
+
+
+def changed(finding: Finding, **fields: object) -> Finding:
+    return msgspec.structs.replace(finding, **fields)
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "case.json"
-    message = "grad=1.5, but should be 0.5 within 1e-05 [0.weight, rank 0, program[1]]"
-    save(path, SMALL, "grad_parity/mismatch/fsdp2:other", message)
+    save(path, SMALL, GRAD)
     return path
 
 
@@ -95,12 +130,10 @@ def test_issue_text_beside_a_file(saved: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["--issue"]])
 def test_an_output_that_is_only_ascii(arguments: list[str], tmp_path: Path) -> None:
-    save(
-        tmp_path / "case.json", SMALL, "grad_parity/mismatch/fsdp2:other", "grad=\u03c0 in 2 \u00d7"
-    )
+    save(tmp_path / "case.json", SMALL, changed(GRAD, observed="\u03c0 in 2 \u00d7"))
     done = fsdpfuzz("repro", "case.json", *arguments, cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "grad=\\u03c0 in 2 \\xd7" in done.stdout
+    assert "\\u03c0 in 2 \\xd7" in done.stdout
 
 
 def test_the_program_lists_it(tmp_path: Path) -> None:
@@ -115,27 +148,27 @@ def test_what_does_not_show_exits_with_0(saved: Path, tmp_path: Path) -> None:
 
 
 def known_case(name: str) -> CaseSpec:
-    file = default_known()
-    assert file is not None
-    (entry,) = (entry for entry in Known.load(file).entries if entry.id == name)
-    return entry.minimal()
+    folder = default_known()
+    assert folder is not None
+    return Known.load(folder).minimal(name)
+
+
+def shown_by(case: CaseSpec) -> Finding:
+    with Pool(case.world_size, "gloo") as pool:
+        return judge(case, pool.run(case)).findings[0]
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_shows_exits_with_1(name: str, tmp_path: Path) -> None:
     case = known_case(name)
-    with Pool(case.world_size, "gloo") as pool:
-        finding = judge(case, pool.run(case)).findings[0]
-    save(tmp_path / "case.json", case, finding.key, finding.message)
+    save(tmp_path / "case.json", case, shown_by(case))
     done = fsdpfuzz("repro", "case.json", "--verify", "--backend", "gloo", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("reproduced in ")
 
 
 def test_a_script_that_ends_in_another_way_exits_with_3(tmp_path: Path) -> None:
-    key = "no_crash/crash/fsdp1:ValueError@torch/nn.py:forward"
-    message = "ValueError: not what it raises [case:backward[1]]"
-    save(tmp_path / "case.json", known_case("fsdp1-identity-unit"), key, message)
+    save(tmp_path / "case.json", known_case("fsdp1-identity-unit"), CRASH)
     done = fsdpfuzz("repro", "case.json", "--verify", "--backend", "gloo", cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith("fsdpfuzz: the script failed otherwise: ")
@@ -154,11 +187,57 @@ def test_a_backend_that_is_not_here_exits_with_3(saved: Path, tmp_path: Path) ->
 
 
 def test_a_planted_fault_is_under_the_script(tmp_path: Path) -> None:
-    key = "grad_parity/mismatch/fsdp2:other"
-    save(tmp_path / "case.json", SMALL, key, "grad=1.5, but should be 0.5 within 1e-05 [weight]")
+    save(tmp_path / "case.json", SMALL, GRAD)
     plant = ("--plant", "tests.planted.units:second_unit_not_averaged")
     done = fsdpfuzz("repro", "case.json", *plant, "--verify", "--backend", "gloo", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
+
+
+def test_an_old_file_is_run_again_to_find_its_finding(tmp_path: Path) -> None:
+    case = known_case("fsdp1-identity-unit")
+    finding = shown_by(case)
+    save(tmp_path / "old.json", case, finding, old=True)
+    save(tmp_path / "new.json", case, finding)
+    old = fsdpfuzz("repro", "old.json", "--backend", "gloo", cwd=tmp_path)
+    assert old.returncode == 0, old.stderr
+    assert old.stdout == fsdpfuzz("repro", "new.json", cwd=tmp_path).stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"old.json", "new.json"}
+
+
+def test_an_old_file_whose_finding_does_not_come_back_says_so(tmp_path: Path) -> None:
+    save(tmp_path / "old.json", SMALL, GRAD, old=True)
+    done = fsdpfuzz("repro", "old.json", "--backend", "gloo", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fsdpfuzz: old.json: $.found: only the text of its finding is saved")
+    assert "the case shows nothing, not grad_parity/mismatch/fsdp2" in line
+    assert "remove $.found" in line
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("invariant", "novel_parity"),
+        ("api", "fsdp1"),
+        ("variant", "no such variant"),
+        ("op", 99),
+        ("name", "weight; import os"),
+        ("name", "weight + __import__('os').getpid()"),
+        ("unit", "nowhere"),
+        ("quantity", "grad and print('here')"),
+        ("name", "no_such_parameter"),
+    ],
+)
+def test_a_finding_that_does_not_fit_its_case_is_refused(
+    field: str, value: object, tmp_path: Path
+) -> None:
+    """What a file says comes to stand in a script, which is then run."""
+    save(tmp_path / "case.json", SMALL, changed(GRAD, **{field: value}))
+    done = fsdpfuzz("repro", "case.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"fsdpfuzz: case.json: $.found.finding.{field}: ")
+    assert repr(value) in line
 
 
 @pytest.mark.parametrize(
@@ -168,7 +247,7 @@ def test_a_planted_fault_is_under_the_script(tmp_path: Path) -> None:
         (["broken.json"], "broken.json"),
         (["bare.json", "--issue"], "bare.json"),
         (["bare.json", "--ablate"], "bare.json"),
-        (["odd.json"], "odd.json: $.found.key"),
+        (["odd.json"], "odd.json: $.found.finding.symptom"),
         (["case.json", "-o", "no/such/folder.py"], "no/such"),
         (["case.json", "-o", "."], "'.' is a folder"),
         (["case.json", "-o", "/proc/nothing.py"], "/proc"),
@@ -178,7 +257,8 @@ def test_a_planted_fault_is_under_the_script(tmp_path: Path) -> None:
 def test_bad_input_is_named(arguments: list[str], said: str, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text('{"schema": 1, "case": ')
     (tmp_path / "bare.json").write_text(pretty(SMALL))
-    save(tmp_path / "odd.json", SMALL, "grad_parity/strange/fsdp2", "odd")
+    text = saved.read_text().replace('"symptom": "mismatch"', '"symptom": "strange"')
+    (tmp_path / "odd.json").write_text(text)
     done = fsdpfuzz("repro", *arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from typing import NoReturn
 
 import pytest
 
-from fsdpfuzz.cli import main
+from fsdpfuzz.cli import _finding, main
+from fsdpfuzz.corpus import Entry
+from fsdpfuzz.errors import UsageError
 from tests.acceptance.commands import PROGRAM, ROOT
 from tests.unit.corpus.spoil import SPOILERS, Spoiler
 from tests.unit.corpus.test_mutations import documents
@@ -25,6 +28,10 @@ COMMANDS = {
 }
 
 
+def not_found_again(_entry: Entry, path: Path, *_: object) -> NoReturn:
+    raise UsageError(f"{path}: $.found: the finding does not come back")
+
+
 def check_said(code: int, said: str, name: str) -> None:
     """What the program says of a wrong file, of which it must not run or print anything."""
     assert code == 2
@@ -37,8 +44,13 @@ def check_said(code: int, said: str, name: str) -> None:
 
 @pytest.mark.parametrize("command", ["show", "explain", "repro"])
 def test_every_kind_of_wrong_file(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Of an old file the case would be run, with ranks.
+    monkeypatch.setattr(_finding, "_found_again", not_found_again)
     rng = Random(command)
     bases = documents(tmp_path)
     path = tmp_path / "wrong.json"

@@ -26,7 +26,7 @@ NUMBER = 8
     ],
 )
 def test_each_symptom_is_found_and_confirmed(fault: str, key: str, tmp_path: Path) -> None:
-    summary = hunt(f"{UNITS}:{fault}", tmp_path, number=NUMBER, backend="nccl", shrink_seconds=10.0)
+    summary = hunt(f"{UNITS}:{fault}", tmp_path, number=NUMBER, backend="nccl", tries=60)
     found = found_by(summary, key)
     assert found.script is not None
     print(f"{found.finding.key} after {found.examples_to_find}: {found.script.note}")

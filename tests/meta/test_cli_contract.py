@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,14 +29,16 @@ RUN = {
     "properties": ("PROPERTY", ()),
     "profile": ("P", ("--profile",)),
     "max_examples": ("N", ("--max-examples",)),
+    "max_seconds": ("SECONDS", ("--max-seconds",)),
     "seed": ("N", ("--seed",)),
     "world_size": ("N", ("--world-size",)),
     "backend": ("B", ("--backend",)),
     "api": ("A", ("--api",)),
     "output": ("DIR", ("--output",)),
     "json": ("FILE", ("--json",)),
+    "junit": ("FILE", ("--junit",)),
     "strict": (None, ("--strict",)),
-    "known": ("FILE", ("--known",)),
+    "known": ("PATH", ("--known",)),
     "plant": ("MODULE:FUNCTION", ("--plant",)),
 }
 
@@ -50,23 +53,54 @@ DOCUMENT = {
     "passed": 140,
     "rejected": 8,
     "vacuous": 1,
+    "failed": 1,
+    "skipped": 12,
+    "drawn": 162,
     "seconds": 10.0,
     "examples_per_second": 15.0,
     "pool_restarts": 3,
+    "output": "out",
+    "harness_errors": 0,
     "findings": [
         {
             "key": "grad_parity/mismatch/fsdp2",
             "property": "parity",
             "invariant": "grad_parity",
             "symptom": "mismatch",
-            "message": "grad=1.0, but should be 0.5 [0.weight] (failed 3 of 10)",
+            "message": "grad=1.0, but should be 0.5 [0.weight, rank 0, backward program[1]] "
+            "(failed 3 of 10)",
             "case": "out/failures/a.json",
             "repro": None,
             "known": None,
             "examples_to_find": 12,
+            "also": ["param_parity/mismatch/fsdp2"],
+            "finding": {
+                "invariant": "grad_parity",
+                "symptom": "mismatch",
+                "api": "fsdp2",
+                "op": 1,
+                "operation": "backward",
+                "quantity": "grad",
+                "name": "0.weight",
+                "unit": "0",
+                "ranks": [0],
+                "world_size": 2,
+                "observed": "1.0",
+                "expected": "0.5",
+            },
         }
     ],
+    "unconfirmed": [],
 }
+FROZEN = {
+    "schema", "torch", "backend", "world_size", "profile", "seed", "examples", "passed",
+    "rejected", "vacuous", "seconds", "examples_per_second", "pool_restarts", "findings",
+}  # fmt: skip
+FROZEN_OF_A_FINDING = {
+    "key", "property", "invariant", "symptom", "message", "case", "repro", "known",
+    "examples_to_find",
+}  # fmt: skip
+"""What the first release had; other fields may only come beside these."""
 
 
 def a_summary(*findings: Found, strict: bool = False, interrupted: int | None = None) -> Summary:
@@ -82,7 +116,7 @@ def a_summary(*findings: Found, strict: bool = False, interrupted: int | None = 
     )
     return Summary(
         started=started,
-        counts=Counts(examples=150, passed=140, rejected=8, vacuous=1),
+        counts=Counts(examples=150, passed=140, rejected=8, vacuous=1, failed=1, skipped=12),
         seconds=10.0,
         pool_restarts=3,
         findings=findings,
@@ -96,8 +130,16 @@ def a_finding(known: str | None = None) -> Found:
         finding=Finding(
             invariant="grad_parity",
             symptom="mismatch",
-            where="fsdp2",
-            message="grad=1.0, but should be 0.5 [0.weight]",
+            api="fsdp2",
+            op=1,
+            operation="backward",
+            quantity="grad",
+            name="0.weight",
+            unit="0",
+            ranks=(0,),
+            world_size=2,
+            observed="1.0",
+            expected="0.5",
         ),
         property_name="parity",
         case=Path("out/failures/a.json"),
@@ -105,6 +147,7 @@ def a_finding(known: str | None = None) -> Found:
         examples_to_find=12,
         known=known,
         rate=Rate(failed=3, runs=10),
+        also=("param_parity/mismatch/fsdp2",),
     )
 
 
@@ -126,12 +169,14 @@ def test_the_options_of_run() -> None:
         "properties": None,
         "profile": "dev",
         "max_examples": None,
+        "max_seconds": None,
         "seed": None,
         "world_size": None,
         "backend": "auto",
         "api": "both",
         "output": Path(".fsdpfuzz"),
         "json": None,
+        "junit": None,
         "strict": False,
         "known": None,
         "plant": None,
@@ -139,10 +184,12 @@ def test_the_options_of_run() -> None:
 
 
 def test_the_json_result() -> None:
-    document = summary_document(a_summary(a_finding()))
+    document = json.loads(json.dumps(summary_document(a_summary(a_finding()))))
     assert document == DOCUMENT
     assert list(document) == list(DOCUMENT)
     assert list(document["findings"][0]) == list(DOCUMENT["findings"][0])  # type: ignore[index]
+    assert set(document) >= FROZEN
+    assert set(document["findings"][0]) >= FROZEN_OF_A_FINDING
 
 
 def test_the_exit_codes_of_a_run() -> None:

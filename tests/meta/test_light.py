@@ -73,4 +73,4 @@ def test_a_stray_import_of_the_strategies_says_what_to_do() -> None:
 
 def test_the_strategies_work_in_a_plain_checkout() -> None:
     done = python("import fsdpfuzz.strategies as s; print(s.__name__, s.cases.__module__)")
-    assert done.stdout.split() == ["fsdpfuzz.strategies", "fsdpfuzz.strategies._cases"]
+    assert done.stdout.split() == ["fsdpfuzz.strategies", "fsdpfuzz.strategies.space"]

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from fsdpfuzz.case import CaseSpec, check
 from fsdpfuzz.corpus import read_entry, seed_entries, write_seeds
 from fsdpfuzz.loop import PROPERTIES
 from fsdpfuzz.seeds import SEEDS, Seed, by_family
-from fsdpfuzz.spec import CaseSpec, check
 from tests.meta.imports import REPOSITORY
 
 NAMES = Path(__file__).with_name("document_names.txt").read_text().splitlines()

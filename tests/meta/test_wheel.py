@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
 
-from tests.meta.imports import REPOSITORY
+from tests.meta.imports import REPOSITORY, sources
 
 BUILD = """
 import sys
@@ -34,15 +34,21 @@ TRY = """
 import importlib, sys
 from pathlib import Path
 import fsdpfuzz, fsdpfuzz.strategies
-from fsdpfuzz.corpus import Known
+from fsdpfuzz.known import Known
+from fsdpfuzz.loop import default_known
 here = Path(fsdpfuzz.__file__).parent
 assert here == Path(sys.argv[1], "fsdpfuzz"), here
 for name in sys.argv[2:]:
     file = importlib.import_module(name).__file__
     assert Path(file).is_relative_to(here), file
-assert Known.load(here / "saved" / "known.json").entries
+assert default_known() == here / "saved" / "known"
+assert Known.load(default_known()).defects
 assert "torch" not in sys.modules
-case = fsdpfuzz.strategies.cases()
+assert fsdpfuzz.strategies.cases()
+from fsdpfuzz.repro import Context, render
+from fsdpfuzz.seeds import SEEDS
+assert "import torch" in render(SEEDS[0].case, None, Context()), "the steps' sources are there"
+assert "torch" not in sys.modules
 print("works")
 """
 
@@ -93,10 +99,11 @@ def wanted() -> set[str]:
     assert links == {"saved", "strategies"}
     found = {f"fsdpfuzz/{name}" for name in files(package) if Path(name).parts[0] not in links}
     found |= {f"fsdpfuzz/strategies/{name}" for name in files(REPOSITORY / "strategies")}
-    seeds = {name for name in files(REPOSITORY / "corpus" / "seeds") if name.endswith(".json")}
-    return (
-        found | {f"fsdpfuzz/saved/seeds/{name}" for name in seeds} | {"fsdpfuzz/saved/known.json"}
-    )
+    for folder in ("seeds", "known"):
+        names = [n for n in files(REPOSITORY / "corpus" / folder) if n.endswith(".json")]
+        assert names
+        found |= {f"fsdpfuzz/saved/{folder}/{name}" for name in names}
+    return found
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
@@ -120,7 +127,7 @@ def test_the_source_distribution_holds_each_file_once(built: Built) -> None:
     sources = [name for name in names if name.endswith(".py")]
     assert len(sources) == len(set(sources))
     assert "strategies/__init__.py" in names
-    assert "corpus/known.json" in names
+    assert any(re.fullmatch(r"corpus/known/[^/]+\.json", name) for name in names)
     assert not [name for name in names if name.startswith(("fsdpfuzz/strategies/", "tests/"))]
 
 
@@ -158,6 +165,8 @@ def test_the_packages_are_listed_once_and_in_order() -> None:
     assert isinstance(tool, dict)
     packages = tool["setuptools"]["packages"]
     assert packages == sorted(set(packages))
+    found = {name for name, path in sources().items() if path.name == "__init__.py"}
+    assert set(packages) == found | {"fsdpfuzz.saved"}
 
 
 def pins() -> Mapping[NormalizedName, str]:

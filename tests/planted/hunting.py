@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from fsdpfuzz.case import CaseSpec, Linear, anatomy
 from fsdpfuzz.corpus import read_entry
 from fsdpfuzz.loop import (
     PROFILES,
+    Api,
     Backend,
     Found,
     RunSettings,
@@ -20,7 +22,6 @@ from fsdpfuzz.loop import (
     write_script,
 )
 from fsdpfuzz.repro import verify
-from fsdpfuzz.spec import CaseSpec, Linear, case_places
 
 UNITS = "tests.planted.units"
 MAX_LINES = 60
@@ -33,10 +34,13 @@ def hunt(
     property_name: str = "parity",
     number: int = 30,
     backend: Backend = "gloo",
-    shrink_seconds: float = 20.0,
+    tries: int = PROFILES["dev"].shrink_tries,
+    apis: tuple[Api, ...] = ("fsdp2",),
+    scripts: bool = True,
+    world_sizes: tuple[int, ...] = (2,),
 ) -> Summary:
-    """A run of fsdp2 cases under a plant, with scripts."""
-    profile = replace(PROFILES["dev"], shrink_seconds=shrink_seconds)
+    """A run under a plant; a finding is reduced in ``tries`` runs of a case at most."""
+    profile = replace(PROFILES["dev"], shrink_tries=tries, shrink_seconds=600.0)
     settings = RunSettings(
         session=SessionSettings(
             backend=backend,
@@ -48,10 +52,10 @@ def hunt(
         ),
         properties=(property_name,),
         max_examples=number,
-        apis=("fsdp2",),
-        database=None,
+        apis=apis,
+        world_sizes=world_sizes,
     )
-    return run(settings, lambda _: None, script=write_script)
+    return run(settings, lambda _: None, script=write_script if scripts else None)
 
 
 def found_by(summary: Summary, start: str) -> Found:
@@ -70,7 +74,7 @@ def case_of(found: Found) -> CaseSpec:
 
 def linears(case: CaseSpec) -> int:
     """How many linear layers of their own its model has."""
-    return sum(isinstance(place.node, Linear) for place in case_places(case))
+    return sum(isinstance(place.node, Linear) for place in anatomy(case).places)
 
 
 def assert_shown_by_its_script(

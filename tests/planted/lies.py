@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fsdpfuzz.case import CaseSpec, anatomy, digest
 from fsdpfuzz.observations import RankReport, Subject, UnitState
 from fsdpfuzz.ranks import _worker
 from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.spec import CaseSpec, digest, planned_units
 
 
 def install(_: RankEnv) -> None:
@@ -14,7 +14,7 @@ def install(_: RankEnv) -> None:
 
 
 def lie(case: CaseSpec, env: RankEnv) -> RankReport:
-    units = planned_units(case)
+    units = anatomy(case).units
     steps = [op for op, request in enumerate(case.program) if request.__class__.__name__ == "Step"]
     subject = Subject(
         units=units,

@@ -17,10 +17,10 @@ from torch.distributed.fsdp._flat_param import FlatParamHandle
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.observations import RankReport
 from fsdpfuzz.ranks import _worker
 from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.spec import CaseSpec
 
 Scatter = Callable[[Tensor, Tensor], object]
 REDUCE = "foreach_reduce"

@@ -67,10 +67,9 @@ def fsdp2_leaves_a_value_behind(_: RankEnv) -> None:
     distribute = getattr(dcp, _DISTRIBUTE)
 
     def forgetful(full: dict[str, Any], local: dict[str, Any], **options: Any) -> None:
-        name = _weight(local)
-        kept = local[name]
+        kept = {name: local[name] for name in _weights(local)[:1]}
         distribute(full, local, **options)
-        local[name] = kept
+        local.update(kept)
 
     _put(dcp, _DISTRIBUTE, forgetful)
 
@@ -112,7 +111,7 @@ def _after_full_save(change: Callable[[dict[str, Any]], object]) -> None:
 
     def faulty(module: Any, state: Any, saved: dict[str, Any], prefix: str) -> dict[str, Any]:
         out: dict[str, Any] = hook(module, state, saved, prefix)
-        if not prefix:
+        if not prefix and _weights(out):  # a rank may get nothing
             change(out)
         return out
 
@@ -125,7 +124,8 @@ def _after_gathering(change: Callable[[dict[str, Any]], object]) -> None:
 
     def faulty(state: dict[str, Any], info: Any) -> dict[str, Any]:
         out: dict[str, Any] = finish(state, info)
-        change(out)
+        if _weights(out):
+            change(out)
         return out
 
     _put(dcp, "_maybe_full_or_cpu_state_dict", faulty)
@@ -137,7 +137,11 @@ def _put(owner: Any, name: str, value: object) -> None:
 
 
 def _weight(state: dict[str, Any]) -> str:
-    return next(name for name in state if name.endswith("weight"))
+    return _weights(state)[0]
+
+
+def _weights(state: dict[str, Any]) -> list[str]:
+    return [name for name in state if name.endswith("weight")]
 
 
 def _nothing(*_: Any, **__: Any) -> None:

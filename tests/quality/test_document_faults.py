@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdpfuzz.invariants import judge
-from fsdpfuzz.pool import Pool
-from fsdpfuzz.seeds import SEEDS
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Dense,
@@ -17,6 +14,9 @@ from fsdpfuzz.spec import (
     Linear,
     Sequential,
 )
+from fsdpfuzz.invariants import judge
+from fsdpfuzz.pool import Pool
+from fsdpfuzz.seeds import SEEDS
 from fsdpfuzz.verdict import Verdict
 
 

@@ -17,9 +17,10 @@ import pytest
 from fsdpfuzz.observations import MAX_TRACEBACK, Observation
 from fsdpfuzz.pool import Deadlines, Pool
 from tests.misbehaviour import FAULTS, quick
+from tests.signals import usual_signals
 
 ROOT = Path(__file__).parents[2]
-DEADLINES = Deadlines(floor=0.8, ceiling=20.0, learning=1, grace_floor=0.3)
+DEADLINES = Deadlines(floor=0.8, ceiling=60.0, learning=1, grace_floor=0.3)
 SLOW = {"all_slow", "a_gigabyte_of_output", "a_gigabyte_then_exit", "long_message"}
 """Take longer than the floor, honestly."""
 
@@ -216,6 +217,7 @@ def test_nothing_is_left_of_a_controller_that_was_ended(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         process_group=0,
+        preexec_fn=usual_signals,  # noqa: PLW1509
     )
     with controller:
         assert controller.stdout is not None

@@ -6,23 +6,37 @@ from pathlib import Path
 
 import pytest
 
-from fsdpfuzz.corpus import Known
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.invariants import judge
+from fsdpfuzz.known import Known
 from fsdpfuzz.loop import default_known, plant_launcher
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.repro import Context, Verification, render, verify
-from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding
-from tests.quality.test_document_faults import FAULTS
+from tests.quality import test_document_faults as document_faults
+from tests.quality import test_state_and_memory_faults as state_faults
 
+DOCUMENTS = "tests.quality.planted_documents"
+STATE = "tests.quality.planted_state"
 FAULTY = [
-    "offload_not_entered",
-    "one_form_has_other_gradients",
-    "frozen_units_have_no_hook",
-    "order_is_not_checked",
-    "one_rank_hears_nothing",
-    "warnings_repeat",
+    (DOCUMENTS, "offload_not_entered"),
+    (DOCUMENTS, "one_form_has_other_gradients"),
+    (DOCUMENTS, "nothing_is_freed"),
+    (DOCUMENTS, "frozen_units_have_no_hook"),
+    (DOCUMENTS, "order_is_not_checked"),
+    (DOCUMENTS, "one_rank_hears_nothing"),
+    (DOCUMENTS, "warnings_repeat"),
+    (STATE, "fsdp1_loses_a_key"),
+    (STATE, "fsdp1_saves_rounded_values"),
+    (STATE, "fsdp1_loads_without_writing_back"),
+    (STATE, "fsdp2_saves_another_dtype"),
+    (STATE, "fsdp2_leaves_a_value_behind"),
+    (STATE, "fsdp1_keeps_low_precision_shards"),
+    (STATE, "fsdp2_keeps_a_unit_whole"),
+    (STATE, "fsdp2_keeps_whole_gradients"),
+    (STATE, "tracker_forgets_a_module"),
 ]
+CASES = {DOCUMENTS: document_faults.FAULTS, STATE: state_faults.FAULTS}
 KNOWN = [
     "fsdp1-no-shard-prefetch-recomputed",
     "fsdp1-offloaded-full-state",
@@ -47,10 +61,10 @@ def verified(
     return verify(script, case.world_size, "gloo", finding, launcher=plant_launcher(plant))
 
 
-@pytest.mark.parametrize("fault", FAULTY)
-def test_the_script_of_a_document_fault(fault: str, tmp_path: Path) -> None:
-    case, key = FAULTS[fault]
-    plant = f"tests.quality.planted_documents:{fault}"
+@pytest.mark.parametrize(("module", "fault"), FAULTY)
+def test_the_script_of_a_planted_fault(module: str, fault: str, tmp_path: Path) -> None:
+    case, key = CASES[module][fault]
+    plant = f"{module}:{fault}"
     finding = finding_in(case, key, plant)
     shown = verified(case, finding, tmp_path, plant)
     assert shown.reproduced, shown
@@ -60,9 +74,8 @@ def test_the_script_of_a_document_fault(fault: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_script_of_a_known_finding(name: str, tmp_path: Path) -> None:
-    file = default_known()
-    assert file is not None
-    (entry,) = (entry for entry in Known.load(file).entries if entry.id == name)
-    case = entry.minimal()
+    folder = default_known()
+    assert folder is not None
+    case = Known.load(folder).minimal(name)
     shown = verified(case, finding_in(case, "", None), tmp_path)
     assert shown.reproduced, shown

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpfuzz.spec import Backward, Step
+from fsdpfuzz.case import Backward, Step
 from tests.planted.hunting import (
     UNITS,
     assert_shown_by_its_script,
@@ -17,12 +17,14 @@ from tests.planted.hunting import (
 )
 
 STATE = "tests.quality.planted_state"
+LINES = 75
+"""Of a script with two units, of which one may lie in an adapter."""
 
 
 @pytest.mark.parametrize(
     ("plant", "property_name", "key"),
     [
-        (f"{UNITS}:second_unit_not_averaged", "parity", "grad_parity/mismatch/fsdp2:other"),
+        (f"{UNITS}:second_unit_not_averaged", "parity", "grad_parity/mismatch/fsdp2"),
         (f"{UNITS}:second_unit_parts_the_ranks", "parity", "no_hang/hang/fsdp2"),
         (f"{UNITS}:second_unit_kills_its_rank", "parity", "no_rank_death/rank_death/fsdp2"),
         (f"{STATE}:fsdp2_loses_a_key", "state_dict", "state_dict_keys/mismatch/fsdp2:missing"),
@@ -37,14 +39,14 @@ def test_a_fault_of_one_unit(plant: str, property_name: str, key: str, tmp_path:
     assert case.world_size == 2
     assert sum(isinstance(op, Step) for op in case.program) <= 1
     assert sum(isinstance(op, Backward) for op in case.program) <= 1
-    assert_shown_by_its_script(found)
+    assert_shown_by_its_script(found, lines=LINES)
 
 
 def test_two_faults_at_once_are_told_apart(tmp_path: Path) -> None:
     summary = hunt(f"{UNITS}:two_at_once", tmp_path)
-    averaging = found_by(summary, "grad_parity/mismatch/fsdp2:other")
+    averaging = found_by(summary, "grad_parity/mismatch/fsdp2")
     sharding = found_by(summary, "resharded_after_backward/leak/fsdp2")
     assert averaging.repro != sharding.repro
     assert linears(case_of(averaging)) <= 2
     for found in (averaging, sharding):
-        assert_shown_by_its_script(found)
+        assert_shown_by_its_script(found, lines=LINES)

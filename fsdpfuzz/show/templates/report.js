@@ -61,4 +61,32 @@
     document.addEventListener("mouseover", read);
     document.addEventListener("click", read);
   }
+
+  // While the run goes on, its report is written again and again. Whoever reads it keeps the
+  // place, what is open and the map that was picked.
+  var place = "fsdpfuzz " + location.pathname;
+  function opened() { return document.querySelectorAll("details"); }
+  function remembered() {
+    try { return JSON.parse(sessionStorage.getItem(place)); } catch (error) { return null; }
+  }
+  function remember() {
+    var state = {
+      top: scrollY,
+      open: Array.prototype.map.call(opened(), function (one) { return one.open; }),
+      pick: (document.querySelector(".pick:checked") || {}).id
+    };
+    try { sessionStorage.setItem(place, JSON.stringify(state)); } catch (error) { /* forgotten */ }
+  }
+  var state = remembered();
+  if (state) {
+    sessionStorage.removeItem(place);
+    opened().forEach(function (one, i) { one.open = Boolean(state.open[i]); });
+    var pick = state.pick && document.getElementById(state.pick);
+    if (pick) { pick.checked = true; }
+    scrollTo(0, state.top);
+  }
+  var refresh = document.querySelector("meta[name=fsdpfuzz-refresh]");
+  if (refresh) {
+    setTimeout(function () { remember(); location.reload(); }, 1000 * Number(refresh.content));
+  }
 })();

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsdpfuzz.corpus import Entry, Found
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Checkpoint,
@@ -21,8 +20,9 @@ from fsdpfuzz.spec import (
     Sequential,
     Step,
     Tie,
-    as_document,
 )
+from fsdpfuzz.corpus import Entry, Found
+from fsdpfuzz.verdict import Finding
 
 PROGRAM = (Forward(), Backward(), Step())
 KEY = "grad_parity/mismatch/fsdp1:grad"
@@ -69,24 +69,27 @@ def found(key: str = KEY, **changes: Any) -> Found:
     return Found(**{**given, **changes})
 
 
-def known_row(case: CaseSpec | None = None, **changes: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        "id": "a-known-one",
-        "keys": [KEY],
-        "when": {"api": ["fsdp1"], "sharding": ["mixed"]},
-        "message": "but should be",
-        "torch": ">=2.7,<2.14",
-        "backends": ["gloo"],
-        "reason": "understood well enough for a test",
-        "link": "https://github.com/pytorch/pytorch/issues/1",
-        "date": "2026-11-20",
-        "case": as_document(case or large()),
-    }
-    return {**given, **changes}
-
+FINDING = Finding(
+    invariant="grad_parity",
+    symptom="mismatch",
+    api="fsdp1",
+    detail="times-ranks",
+    op=1,
+    operation="backward",
+    quantity="grad",
+    name="0.weight",
+    unit="",
+    ranks=(0, 1),
+    world_size=2,
+    observed="2.0",
+    expected="1.0",
+    allowed=1e-6,
+    baseline=0.0,
+)
 
 ENTRIES = (
     Entry(case=small()),
     Entry(case=large(), found=found()),
+    Entry(case=large(), found=found(FINDING.key, message=FINDING.message, finding=FINDING)),
     Entry(case=small(3), origin="test_fsdp_core.py: test_parity[no_shard]"),
 )

@@ -5,16 +5,22 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from fsdpfuzz.case import MAX_FILE_BYTES, as_document, decode, encode, pretty
 from fsdpfuzz.corpus import Entry, find_entries, parse_entry, read_entry, write_entry
 from fsdpfuzz.corpus import _entry as entry_module
 from fsdpfuzz.errors import CaseError, UsageError
-from fsdpfuzz.spec import MAX_FILE_BYTES, as_document, pretty
-from tests.unit.corpus.samples import ENTRIES, found, large, small
+from fsdpfuzz.verdict import Failure
+from tests.unit.corpus.samples import ENTRIES, FINDING, found, large, small
+
+REPOSITORY = Path(__file__).parents[3]
+FOUND = msgspec.to_builtins(found())
+GIVEN = msgspec.to_builtins(FINDING)
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=["bare", "found", "origin"])
+@pytest.mark.parametrize("entry", ENTRIES, ids=["bare", "found", "finding", "origin"])
 def test_what_is_written_is_read_again(entry: Entry, tmp_path: Path) -> None:
     path = tmp_path / "new" / "case.json"
     write_entry(path, entry)
@@ -36,6 +42,9 @@ def test_a_bare_case_is_an_entry() -> None:
         ({"foud": {}}, "$", "foud"),
         ({"found": {"key": "x"}}, "$.found", "missing"),
         ({"found": {"key": 1}}, "$.found.key", "str"),
+        ({"found": {**FOUND, "finding": {}}}, "$.found.finding", "missing"),
+        ({"found": {**FOUND, "finding": {**GIVEN, "op": "x"}}}, "$.found.finding.op", "int"),
+        ({"found": {**FOUND, "finding": {**GIVEN, "where": ""}}}, "$.found.finding", "where"),
         ({"origin": 5}, "$.origin", "str"),
         ({"case": 5}, "$.case", "object"),
         ({"case": {**as_document(small()), "worldsize": 2}}, "$.case", "worldsize"),
@@ -111,14 +120,14 @@ def test_folders_are_searched_and_what_is_no_case_passed_over(tmp_path: Path) ->
         "b.json",
         "a/z.json",
         "a/a.json",
-        "known.json",
-        "a/known.json",
+        "known/x.json",
+        "a/known/x.json",
         "notes.txt",
         ".hidden.json",
         ".git/x.json",
         "inflight-12.json",
     ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
@@ -132,17 +141,44 @@ def test_folders_are_searched_and_what_is_no_case_passed_over(tmp_path: Path) ->
     ("name", "reason"),
     [
         ("gone.json", "no such file or folder"),
-        ("known.json", "known findings"),
         ("notes.txt", r"\.json files"),
         ("x" * 300, "cannot be read"),
     ],
 )
 def test_a_named_file_that_is_no_case_is_refused(tmp_path: Path, name: str, reason: str) -> None:
-    (tmp_path / "known.json").touch()
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UsageError, match=reason) as caught:
         list(find_entries([tmp_path / name]))
     assert str(caught.value).startswith(str(tmp_path / name))
+
+
+def test_a_known_defect_stands_for_its_smallest_case(tmp_path: Path) -> None:
+    """Named, or in a folder of its own, it is a case like any other."""
+    path = REPOSITORY / "corpus" / "known" / "fsdp1-identity-unit.json"
+    entry = read_entry(path)
+    assert encode(entry.case) == encode(decode(json.dumps(raw_case(path)).encode()))
+    assert (entry.origin, entry.found) == ("known defect fsdp1-identity-unit", None)
+    (tmp_path / "known").mkdir()
+    (tmp_path / "known" / "x.json").write_bytes(path.read_bytes())
+    assert list(find_entries([tmp_path])) == []
+    assert [found.name for found in find_entries([tmp_path / "known"])] == ["x.json"]
+
+
+def raw_case(path: Path) -> dict[str, Any]:
+    case: dict[str, Any] = json.loads(path.read_text())["case"]
+    return case
+
+
+def test_long_texts_of_a_finding_are_cut_as_well(tmp_path: Path) -> None:
+    failure = Failure(type="RuntimeError", text=os.fsdecode(b"\xff") + "t" * 9_000)
+    finding = msgspec.structs.replace(FINDING, failure=failure)
+    write_entry(tmp_path / "x.json", Entry(case=small(), found=found(finding=finding)))
+    kept = read_entry(tmp_path / "x.json").found
+    assert kept is not None
+    assert kept.finding is not None
+    assert kept.finding.failure is not None
+    assert kept.finding.failure.text.startswith("\\udcffttt")
+    assert kept.finding.failure.text.endswith("t…")
 
 
 def test_a_hostile_file_name_is_printed_as_one_line(tmp_path: Path) -> None:

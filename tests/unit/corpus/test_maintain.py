@@ -2,17 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.corpus import (
     Entry,
     Found,
-    Known,
-    KnownFinding,
     Store,
     add_cases,
-    check_known,
     describe,
     prunable,
     read_entry,
@@ -20,13 +17,7 @@ from fsdpfuzz.corpus import (
     write_entry,
 )
 from fsdpfuzz.errors import CaseError
-from fsdpfuzz.spec import CaseSpec, as_document
-from fsdpfuzz.verdict import Finding
-from tests.unit.corpus.samples import KEY, found, known_row, large, small
-
-MATCHING = Finding(
-    invariant="grad_parity", symptom="mismatch", where="fsdp1:grad", message="2, but should be 1"
-)
+from tests.unit.corpus.samples import FINDING, KEY, found, large, small
 
 
 def put(folder: Path, name: str, case: CaseSpec, provenance: Found | None = None) -> Path:
@@ -45,7 +36,8 @@ def test_every_file_has_a_row(tmp_path: Path) -> None:
 
 
 def test_a_description_has_provenance_options_and_case() -> None:
-    text = describe(Entry(case=large(), found=found(message="a\nb", shrink_steps=4), origin="x: y"))
+    provenance = found(message="a\nb", shrink_steps=4, finding=FINDING)
+    text = describe(Entry(case=large(), found=provenance, origin="x: y"))
     for line in (
         "restates    x: y",
         f"key         {KEY}",
@@ -55,6 +47,8 @@ def test_a_description_has_provenance_options_and_case() -> None:
         '  "world_size": 2,',
     ):
         assert line in text.splitlines(), line
+    assert "Finding(" not in text
+    assert "finding" not in describe(Entry(case=large(), found=found()))
 
 
 def test_a_case_is_added_once(tmp_path: Path) -> None:
@@ -138,46 +132,3 @@ def test_an_unshrunk_case_replaces_no_other(tmp_path: Path) -> None:
     put(tmp_path, "b.json", small(), found())
     assert removed(tmp_path) == {}
     assert prunable(tmp_path / "none") == []
-
-
-def entry(**changes: object) -> KnownFinding:
-    row = known_row(large())
-    row["when"] = {"api": ["fsdp1"]}
-    return msgspec.convert(
-        {**row, **changes, "case": msgspec.Raw(msgspec.json.encode(as_document(large())))},
-        KnownFinding,
-    )
-
-
-@pytest.mark.parametrize(
-    ("known", "findings", "state"),
-    [
-        (entry(), (MATCHING,), "shows"),
-        (entry(), (msgspec.structs.replace(MATCHING, where="fsdp1:other"),), "differs"),
-        (entry(), (), "gone"),
-        (entry(torch="<2.9"), (MATCHING,), "skipped"),
-        (entry(backends=["nccl"]), (MATCHING,), "skipped"),
-    ],
-)
-def test_known_findings_are_checked(
-    known: KnownFinding, findings: tuple[Finding, ...], state: str
-) -> None:
-    ran: list[CaseSpec] = []
-
-    def findings_of(case: CaseSpec) -> tuple[Finding, ...]:
-        ran.append(case)
-        return findings
-
-    (checked,) = check_known(Known((known,)), findings_of, torch="2.13.0", backend="gloo")
-    assert (checked.known, checked.state) == (known, state)
-    assert ran == ([] if state == "skipped" else [large()])
-
-
-def test_a_case_with_more_ranks_than_there_are_is_not_run() -> None:
-    def findings_of(case: CaseSpec) -> tuple[Finding, ...]:
-        raise AssertionError("must not run")
-
-    (checked,) = check_known(
-        Known((entry(),)), findings_of, torch="2.13.0", backend="gloo", most_ranks=1
-    )
-    assert (checked.state, checked.detail) == ("skipped", "it needs 2 ranks")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import resource
-import time
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -14,15 +13,13 @@ from typing import Any
 
 import pytest
 
-from fsdpfuzz.corpus import Known, Store, describe, parse_entry, read_entry, slug, write_entry
+from fsdpfuzz.case import anatomy, as_document, foreseen_rejections
+from fsdpfuzz.corpus import Store, describe, parse_entry, read_entry, slug, write_entry
 from fsdpfuzz.errors import CaseError
-from fsdpfuzz.spec import as_document, foreseen_rejections
-from tests.unit.corpus.samples import ENTRIES, known_row
+from tests.unit.corpus.samples import ENTRIES
 from tests.unit.corpus.spoil import SPOILERS, Spoiler
 
 FILES = 10_000
-MOST_SECONDS = 2.0
-"""Of processor time, so that a busy machine fails nothing."""
 MOST_BYTES = 200 << 20
 REFUSAL = re.compile(r"\$[^ ]*: .+")
 
@@ -50,17 +47,15 @@ def test_a_wrong_file_is_refused_in_one_line_or_still_sound(tmp_path: Path) -> N
     path = tmp_path / "wrong.json"
     refused: Counter[str] = Counter()
     sound: Counter[str] = Counter()
-    slowest = 0.0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for i in range(FILES):
         spoiler = SPOILERS[i % len(SPOILERS)]
         path.write_bytes(spoiler(rng, rng.choice(bases)))
-        began = time.process_time()
         try:
             entry = read_entry(path)
             if sound[spoiler.__name__] < 100:
                 describe(entry)
-                foreseen_rejections(entry.case)
+                foreseen_rejections(anatomy(entry.case))
         except CaseError as error:
             refused[spoiler.__name__] += 1
             check_refusal(error, path)
@@ -68,13 +63,11 @@ def test_a_wrong_file_is_refused_in_one_line_or_still_sound(tmp_path: Path) -> N
             sound[spoiler.__name__] += 1
             write_entry(path, entry, durable=False)
             assert read_entry(path) == entry
-        slowest = max(slowest, time.process_time() - began)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
     assert refused.total() + sound.total() == FILES
     assert refused.total() > 0.75 * FILES, refused
     assert min(refused[s.__name__] for s in SPOILERS) > 100, refused
     assert sound.total() > 100, "harmless changes are accepted"
-    assert slowest < MOST_SECONDS
     assert grown < MOST_BYTES
 
 
@@ -93,24 +86,6 @@ def test_no_wrong_file_costs_much_memory(spoiler: Spoiler, tmp_path: Path) -> No
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
         assert peak < MOST_BYTES
-
-
-def test_a_wrong_known_file_is_refused_in_one_line_or_still_sound(tmp_path: Path) -> None:
-    rng = Random(2027)
-    document = {"schema": 1, "known": [known_row(), known_row(id="another")]}
-    path = tmp_path / "known.json"
-    refused = 0
-    for i in range(1_500):
-        spoiler = SPOILERS[i % len(SPOILERS)]
-        if spoiler.__name__ == "deep_model":
-            continue
-        path.write_bytes(spoiler(rng, document))
-        try:
-            Known.load(path)
-        except CaseError as error:
-            refused += 1
-            check_refusal(error, path)
-    assert refused > 700
 
 
 def test_no_name_from_a_file_leaves_the_folder(tmp_path: Path) -> None:

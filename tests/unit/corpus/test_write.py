@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -39,6 +41,33 @@ def test_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
         assert before.read() == b"one"
     assert path.read_bytes() == b"two"
     assert names(path.parent) == ["x.json"]
+
+
+def test_a_file_that_is_there_can_be_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "x.json"
+    write_atomically(path, b"one", replace=False)
+    with pytest.raises(UsageError, match=r"x\.json: is there already"):
+        write_atomically(path, b"two", replace=False)
+    assert path.read_bytes() == b"one"
+    assert names(path.parent) == ["x.json"]
+
+
+def test_of_several_writers_that_must_not_replace_one_succeeds(tmp_path: Path) -> None:
+    path, wrote = tmp_path / "x.json", list[int]()
+
+    def write(number: int) -> None:
+        with contextlib.suppress(UsageError):
+            write_atomically(path, bytes([number]) * 50_000, replace=False)
+            wrote.append(number)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(wrote) == 1
+    assert path.read_bytes() == bytes(wrote) * 50_000
+    assert names(tmp_path) == ["x.json"]
 
 
 def test_the_umask_decides_who_may_read(tmp_path: Path) -> None:

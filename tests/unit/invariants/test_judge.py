@@ -1,93 +1,17 @@
-"""Every invariant passes a clean observation and fails on the fault it is there for."""
+"""What an observation amounts to, and which of several findings is the cause."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 import pytest
 
-from fsdpfuzz.invariants import REGISTRY, judge, tolerance
-from fsdpfuzz.observations import (
-    Comparison,
-    Death,
-    Hang,
-    Observation,
-    Raised,
-    RankReport,
-    Subject,
-    UnitState,
-)
-from fsdpfuzz.spec import (
-    Backward,
-    CaseSpec,
-    Dense,
-    Forward,
-    Fsdp2Plan,
-    Fsdp2Unit,
-    Linear,
-    Sequential,
-    Step,
-    digest,
-)
-
-CASE = CaseSpec(
-    world_size=2,
-    model=Sequential(children=(Linear(out=3), Linear(out=2))),
-    inputs=Dense(width=3),
-    plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path=""))),
-    program=(Forward(), Backward(), Step()),
-)
-EPS = 1.2e-7
-
-
-def comparison(**changes: Any) -> Comparison:
-    values: dict[str, Any] = {
-        "quantity": "grad",
-        "name": "0.weight",
-        "op": 1,
-        "error": 1e-8,
-        "baseline": 1e-8,
-        "scale": 1.0,
-        "floor": 1.0,
-        "observed": 1.0,
-        "expected": 1.0,
-        "numel": 9,
-        "eps": EPS,
-    }
-    return Comparison(**values | changes)
-
-
-def raised(**changes: Any) -> Raised:
-    values: dict[str, Any] = {
-        "type": "RuntimeError",
-        "message": "size 3 does not match 'weight'",
-        "stage": "case:forward[0]",
-        "frame": "torch/distributed/fsdp/_flat_param.py:unshard",
-        "documented": False,
-    }
-    return Raised(**values | changes)
-
-
-def observed(
-    *subjects: Subject, errors: tuple[Raised | None, ...] = (None, None), **kw: Any
-) -> Observation:
-    reports = tuple(
-        RankReport(
-            rank=rank,
-            digest=digest(CASE),
-            raised=error,
-            subjects=() if error else (subjects or (Subject(units=("", "0")),)),
-            live=0 if error else 4,
-        )
-        for rank, error in enumerate(errors)
-    )
-    values: dict[str, Any] = {"reports": reports, "world_size": 2}
-    return Observation(digest=digest(CASE), backend="gloo", torch="2.13.0", **values | kw)
-
-
-def subject(**changes: Any) -> Subject:
-    return Subject(**{"units": ("", "0")} | changes)
+from fsdpfuzz.case import Forward
+from fsdpfuzz.errors import ContractError
+from fsdpfuzz.expect.rounding import FLOAT16_EPS
+from fsdpfuzz.invariants import broken, invariant_of, judge, tolerance
+from fsdpfuzz.observations import Death, Hang
+from fsdpfuzz.verdict import Finding
+from tests.unit.invariants.observed import CASE, comparison, observed, raised, subject
 
 
 def test_a_clean_observation_passes() -> None:
@@ -96,76 +20,10 @@ def test_a_clean_observation_passes() -> None:
     assert not verdict.findings
 
 
-FAULTS: dict[str, tuple[Observation, str]] = {
-    "loss_parity": (
-        observed(
-            subject(comparisons=(comparison(quantity="loss", op=0, error=0.5, observed=1.5),))
-        ),
-        "loss_parity/mismatch/fsdp2:other",
-    ),
-    "output_parity": (
-        observed(
-            subject(comparisons=(comparison(quantity="output", op=0, error=0.1, observed=0.9),))
-        ),
-        "output_parity/mismatch/fsdp2:other",
-    ),
-    "grad_parity": (
-        observed(subject(comparisons=(comparison(error=1.0, observed=2.0),))),
-        "grad_parity/mismatch/fsdp2:times-ranks",
-    ),
-    "param_parity": (
-        observed(subject(comparisons=(comparison(quantity="param", error=1e-3, observed=1.001),))),
-        "param_parity/mismatch/fsdp2:other",
-    ),
-    "buffer_parity": (
-        observed(subject(comparisons=(comparison(quantity="buffer", exact=True, error=1e-12),))),
-        "buffer_parity/mismatch/fsdp2:other",
-    ),
-    "frozen_untouched": (
-        observed(subject(frozen_changed=("0.bias",))),
-        "frozen_untouched/mismatch/fsdp2:changed",
-    ),
-    "resharded_after_backward": (
-        observed(subject(unit_states=(UnitState(op=1, unsharded=("0",)),))),
-        "resharded_after_backward/leak/fsdp2",
-    ),
-    "wrapped_as_planned": (
-        observed(subject(units=("",))),
-        "wrapped_as_planned/mismatch/fsdp2",
-    ),
-    "no_hang": (
-        observed(hang=Hang(ranks=(0, 1), deadline=3.0, stages=("case:backward[1]", ""))),
-        "no_hang/hang/fsdp2:case:backward",
-    ),
-    "no_rank_death": (
-        observed(deaths=(Death(rank=1, exitcode=-6, stage="case:forward[0]"),)),
-        "no_rank_death/rank_death/fsdp2:case:forward:-6",
-    ),
-    "no_crash": (
-        observed(errors=(raised(), raised())),
-        "no_crash/crash/fsdp2:RuntimeError@torch/distributed/fsdp/_flat_param.py:unshard:"
-        "size # does not match _",
-    ),
-    "equal_rejection": (
-        observed(errors=(raised(type="ValueError", documented=True, stage="case:wrap"), None)),
-        "equal_rejection/rank_divergence/fsdp2:ValueError@torch/distributed/fsdp/_flat_param.py:"
-        "unshard:size # does not match _",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_invariant_fails_on_its_fault(name: str) -> None:
-    observation, key = FAULTS[name]
-    verdict = judge(CASE, observation)
-    assert verdict.status == "finding"
-    assert key[:120] in {finding.key[: max(len(key), 120)][:120] for finding in verdict.findings}
-    assert name in {finding.invariant for finding in verdict.findings}
-
-
 def test_a_crash_on_one_rank_is_a_divergence() -> None:
     (finding,) = judge(CASE, observed(errors=(raised(), None))).findings
     assert (finding.invariant, finding.symptom) == ("ranks_agree", "rank_divergence")
+    assert finding.ranks == (0,)
 
 
 def test_a_documented_refusal_on_all_ranks_is_a_rejection() -> None:
@@ -187,7 +45,8 @@ def test_a_documented_text_in_the_middle_of_training_is_a_refusal() -> None:
 
 def test_a_refusal_of_the_reference_is_not_a_rejection() -> None:
     ours = raised(type="ValueError", documented=True, stage="reference-float64:forward[0]")
-    assert judge(CASE, observed(errors=(ours, ours))).status == "finding"
+    (finding,) = judge(CASE, observed(errors=(ours, ours))).findings
+    assert (finding.invariant, finding.op) == ("no_crash", -1)
 
 
 def test_a_case_without_gradient_is_vacuous() -> None:
@@ -199,12 +58,21 @@ def test_a_case_without_gradient_is_vacuous() -> None:
 
 def test_the_first_cause_is_reported_alone() -> None:
     wrong = (
-        comparison(quantity="loss", op=3, error=9.0),
+        comparison(quantity="loss", name="loss[1]", op=3, error=9.0),
         comparison(quantity="param", op=2, error=9.0),
         comparison(quantity="grad", op=1, error=1.0, observed=0.0),
     )
-    (finding,) = judge(CASE, observed(subject(comparisons=wrong))).findings
-    assert finding.key == "grad_parity/mismatch/fsdp2:zero"
+    again = msgspec.structs.replace(CASE, program=(*CASE.program, Forward()))
+    (finding,) = judge(again, observed(subject(comparisons=wrong))).findings
+    assert (finding.key, finding.detail) == ("grad_parity/mismatch/fsdp2", "zero")
+    assert (finding.op, finding.operation, finding.ranks) == (1, "backward", (0, 1))
+
+
+def test_a_cause_does_not_hide_what_does_not_follow_from_it() -> None:
+    wrong = comparison(error=1.0, observed=0.0)
+    seen = observed(subject(comparisons=(wrong,), frozen_changed=("0.bias",)))
+    found = [finding.invariant for finding in judge(CASE, seen).findings]
+    assert found == ["grad_parity", "frozen_untouched"]
 
 
 def test_the_peer_of_a_dead_rank_is_not_blamed() -> None:
@@ -214,15 +82,50 @@ def test_the_peer_of_a_dead_rank_is_not_blamed() -> None:
     assert finding.invariant == "no_rank_death"
 
 
-def test_not_a_number_breaks_any_tolerance() -> None:
-    broken = comparison(error=1e300, finite=False)
+def test_a_rank_that_dies_after_another_raised_is_not_blamed() -> None:
+    death = Death(rank=1, exitcode=-6, stage="case:backward[1]")
+    (finding,) = judge(CASE, observed(errors=(raised(), None), deaths=(death,))).findings
+    assert finding.invariant == "ranks_agree"
+
+
+def test_ranks_that_waited_for_one_that_failed_hang_for_no_reason_of_their_own() -> None:
+    waiting = Hang(ranks=(1,), deadline=3.0, after_failure=True)
+    (finding,) = judge(CASE, observed(errors=(raised(), None), hang=waiting)).findings
+    assert finding.invariant == "ranks_agree"
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({"observed": 2.0}, "times-ranks"),
+        ({"observed": 0.5}, "over-ranks"),
+        ({"observed": 0.0}, "zero"),
+        ({"observed": 0.7}, "other"),
+        ({"error": 1e300, "finite": False}, "not-finite"),
+        ({"missing": "observed", "observed": 0.0}, "observed-missing"),
+        ({"missing": "shape", "finite": False}, "shape"),
+    ],
+)
+def test_the_sort_of_deviation_is_told_beside_the_key(
+    changes: dict[str, object], detail: str
+) -> None:
+    broken = comparison(**{"error": 1.0} | changes)
     (finding,) = judge(CASE, observed(subject(comparisons=(broken,)))).findings
-    assert finding.key == "grad_parity/mismatch/fsdp2:not-finite"
+    assert finding.key == "grad_parity/mismatch/fsdp2"
+    assert finding.detail == detail
 
 
 def test_nothing_is_said_where_ddp_diverged_too() -> None:
     diverged = comparison(error=1e300, finite=False, baseline=1e300)
     assert judge(CASE, observed(subject(comparisons=(diverged,)))).status == "passed"
+
+
+def test_the_message_says_what_was_seen_and_what_should_be() -> None:
+    wrong = comparison(error=1.0, observed=1.5, expected=0.5)
+    (finding,) = judge(CASE, observed(subject(comparisons=(wrong,)))).findings
+    assert finding.message.startswith("grad=1.5, but should be 0.5 within ")
+    assert "[0.weight, all ranks, backward program[1]]" in finding.message
+    assert "DDP is off by 1e-08" in finding.message
 
 
 @pytest.mark.parametrize("relative", [1e-3, 1e-4])
@@ -232,6 +135,10 @@ def test_tolerance_is_tight_where_ddp_is_exact(relative: float) -> None:
 
 def test_tolerance_follows_ddp() -> None:
     assert tolerance(comparison(baseline=1e-2)) > 1e-2
+
+
+def test_nothing_is_tolerated_where_bits_must_be_equal() -> None:
+    assert tolerance(comparison(exact=True, baseline=1e-2)) == 0.0
 
 
 def test_what_float16_cannot_hold_is_no_deviation() -> None:
@@ -251,9 +158,42 @@ def test_a_coarser_dtype_loses_as_much_more_where_terms_cancel() -> None:
     assert tolerance(comparison(eps=2.0**-7, **steady)) < 20 * 2.5e-13
 
 
-def test_every_registered_invariant_has_a_fault_here_or_in_its_own_file() -> None:
-    elsewhere = {"twins_agree", "offload_entered", "reshard_count", "order_error", "order_warning"}
-    elsewhere |= {"state_dict_keys", "state_dict_values", "state_dict_round_trip"}
-    elsewhere |= {"tracker_accuracy", "shard_bytes", "grad_bytes"}
-    names = {invariant.name for invariant in REGISTRY} - elsewhere
-    assert names == set(FAULTS)
+def test_a_finding_of_no_invariant_is_refused() -> None:
+    odd = Finding(invariant="novel", symptom="mismatch", api="fsdp1")
+    with pytest.raises(ContractError, match="'novel'"):
+        invariant_of(odd)
+
+
+HALF = {"eps": FLOAT16_EPS, "scale": 1.0, "floor": 1.0, "baseline": 1e-7}
+
+
+def test_in_low_precision_what_was_measured_counts_and_nothing_is_guessed() -> None:
+    guessed, close, far = (
+        tolerance(comparison(**HALF, coarse=coarse)) for coarse in (None, 1e-3, 10.0)
+    )
+    assert 1e-3 < close < guessed
+    assert 10.0 < far < 100.0
+    # A gradient that is halved is found, in bfloat16, too.
+    assert broken(comparison(**HALF | {"eps": 2.0**-7}, coarse=2.0**-7, error=0.5))
+    assert not broken(comparison(**HALF | {"eps": 2.0**-7}, coarse=None, error=0.5))
+
+
+def test_nothing_is_said_where_a_lower_dtype_diverged_too() -> None:
+    lost = comparison(**HALF, error=1e300, finite=False, coarse=1e300)
+    assert judge(CASE, observed(subject(comparisons=(lost,)))).status == "passed"
+    alone = comparison(**HALF, error=1e300, finite=False, coarse=1e-3)
+    assert judge(CASE, observed(subject(comparisons=(alone,)))).status == "finding"
+
+
+def test_training_that_leaves_its_range_before_any_gradient_is_vacuous() -> None:
+    seen = observed()
+    reports = tuple(
+        msgspec.structs.replace(report, beyond="float16", live=0)
+        for report in seen.reports
+        if report is not None
+    )
+    verdict = judge(CASE, msgspec.structs.replace(seen, reports=reports))
+    assert verdict.status == "vacuous"
+    assert verdict.reason == "training leaves the range of float16"
+    later = tuple(msgspec.structs.replace(report, live=2) for report in reports)
+    assert judge(CASE, msgspec.structs.replace(seen, reports=later)).status == "passed"

@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdpfuzz.invariants import judge
-from fsdpfuzz.observations import Comparison, Observation, RankReport, Subject, UnitState
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Dense,
@@ -20,11 +18,20 @@ from fsdpfuzz.spec import (
     Optimizer,
     StateDict,
     Step,
+    anatomy,
     digest,
-    grad_bytes,
-    managed_bytes,
-    shard_bytes,
 )
+from fsdpfuzz.expect import grad_bytes, managed_bytes, shard_bytes
+from fsdpfuzz.invariants import judge
+from fsdpfuzz.observations import (
+    Comparison,
+    Observation,
+    RankReport,
+    Subject,
+    UnitState,
+    WrongEntry,
+)
+from fsdpfuzz.verdict import Finding
 
 CASE = CaseSpec(
     world_size=2,
@@ -37,7 +44,8 @@ CASE = CaseSpec(
 TRACKED = msgspec.structs.replace(
     CASE, program=(Forward(), Backward(), Step()), probes=("mem_tracker",)
 )
-SHARDS = shard_bytes(CASE)
+ANATOMY = anatomy(CASE)
+SHARDS = shard_bytes(ANATOMY)
 
 
 def observed(case: CaseSpec, *subjects: Subject) -> Observation:
@@ -57,7 +65,7 @@ def subject(rank: int = 0, **changes: Any) -> Subject:
         unit_states=(UnitState(op=last, unsharded=()),),
         states_taken=1,
         shard_bytes=SHARDS,
-        grad_bytes=grad_bytes(CASE, rank),
+        grad_bytes=grad_bytes(ANATOMY, rank),
     )
     return msgspec.structs.replace(right, **changes)
 
@@ -78,9 +86,16 @@ def comparison(quantity: str, **changes: Any) -> Comparison:
     return msgspec.convert(exact | changes, Comparison)
 
 
+def findings(case: CaseSpec, first: Subject, second: Subject | None = None) -> list[Finding]:
+    return list(judge(case, observed(case, first, second or subject(1))).findings)
+
+
 def keys(case: CaseSpec, first: Subject, second: Subject | None = None) -> list[str]:
-    verdict = judge(case, observed(case, first, second or subject(1)))
-    return [finding.key for finding in verdict.findings]
+    return [finding.key for finding in findings(case, first, second)]
+
+
+def wrong(kind: str, key: str = "weight") -> WrongEntry:
+    return msgspec.convert({"op": 3, "key": key, "kind": kind}, WrongEntry)
 
 
 def test_what_is_right_passes() -> None:
@@ -88,47 +103,48 @@ def test_what_is_right_passes() -> None:
     assert keys(CASE, subject(comparisons=right)) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        ({"state_keys_missing": ("weight",)}, "missing"),
-        ({"state_keys_unexpected": ("_fsdp_wrapped_module.weight",)}, "unexpected"),
-        ({"state_misshapen": ("weight: torch.float32 [9], but should be ...",)}, "misshapen"),
-    ],
-)
-def test_keys_shapes_and_dtypes(changes: dict[str, Any], kind: str) -> None:
-    assert keys(CASE, subject(**changes)) == [f"state_dict_keys/mismatch/fsdp2:{kind}"]
+@pytest.mark.parametrize("kind", ["missing", "unexpected", "misshapen"])
+def test_keys_shapes_and_dtypes(kind: str) -> None:
+    (finding,) = findings(CASE, subject(wrong_entries=(wrong(kind),)))
+    assert finding.key == f"state_dict_keys/mismatch/fsdp2:{kind}"
+    assert (finding.name, finding.unit, finding.op) == ("weight", "", 3)
+    assert (finding.operation, finding.ranks) == ("state_dict", (0,))
 
 
 def test_values_of_the_state_dict() -> None:
-    wrong = comparison("state_dict", error=1e-9, observed=0.500000001)
-    assert keys(CASE, subject(comparisons=(wrong,))) == ["state_dict_values/mismatch/fsdp2:other"]
+    odd = comparison("state_dict", error=1e-9, observed=0.500000001)
+    (finding,) = findings(CASE, subject(comparisons=(odd,)))
+    assert finding.key == "state_dict_values/mismatch/fsdp2"
+    assert (finding.detail, finding.observed) == ("other", "0.500000001")
 
 
 def test_values_that_follow_from_a_wrong_gradient_are_not_told_again() -> None:
     gradient = comparison("grad", op=1, error=1.0, exact=False, eps=1e-7, observed=7.0)
-    wrong = comparison("state_dict", error=1.0)
-    found = keys(CASE, subject(comparisons=(wrong, gradient)))
-    assert found == ["grad_parity/mismatch/fsdp2:other"]
+    odd = comparison("state_dict", error=1.0)
+    found = keys(CASE, subject(comparisons=(odd, gradient)))
+    assert found == ["grad_parity/mismatch/fsdp2"]
 
 
 def test_what_a_load_restores() -> None:
-    wrong = comparison("reloaded", error=0.5, observed=0.0)
-    found = keys(CASE, subject(comparisons=(wrong,)))
-    assert found == ["state_dict_round_trip/mismatch/fsdp2:zero"]
+    odd = comparison("reloaded", error=0.5, observed=0.0)
+    (finding,) = findings(CASE, subject(comparisons=(odd,)))
+    assert finding.key == "state_dict_round_trip/mismatch/fsdp2"
+    assert finding.detail == "zero"
 
 
 def test_each_kind_of_deviation_is_told_once_over_all_ranks() -> None:
-    wrong = comparison("reloaded", error=0.5, observed=0.0)
-    found = keys(CASE, subject(comparisons=(wrong,)), subject(1, comparisons=(wrong,)))
-    assert found == ["state_dict_round_trip/mismatch/fsdp2:zero"]
+    odd = comparison("reloaded", error=0.5, observed=0.0)
+    found = keys(CASE, subject(comparisons=(odd,)), subject(1, comparisons=(odd,)))
+    assert found == ["state_dict_round_trip/mismatch/fsdp2"]
 
 
 def test_each_kind_of_odd_key_is_told_once_over_all_ranks() -> None:
-    found = keys(
-        CASE, subject(state_keys_missing=("weight",)), subject(1, state_keys_missing=("bias",))
-    )
-    assert found == ["state_dict_keys/mismatch/fsdp2:missing"]
+    first = subject(wrong_entries=(wrong("missing"), wrong("unexpected", "odd")))
+    second = subject(1, wrong_entries=(wrong("missing", "bias"),))
+    assert keys(CASE, first, second) == [
+        "state_dict_keys/mismatch/fsdp2:missing",
+        "state_dict_keys/mismatch/fsdp2:unexpected",
+    ]
 
 
 def test_more_and_fewer_bytes_of_parameters() -> None:
@@ -141,7 +157,7 @@ def test_units_that_no_backward_reached_may_stay_whole() -> None:
 
 
 def test_more_and_fewer_bytes_of_gradients() -> None:
-    held = grad_bytes(CASE, 0)
+    held = grad_bytes(ANATOMY, 0)
     assert keys(CASE, subject(grad_bytes=held + 4)) == ["grad_bytes/leak/fsdp2:more"]
     assert keys(CASE, subject(grad_bytes=held - 4)) == ["grad_bytes/mismatch/fsdp2:less"]
 
@@ -151,7 +167,7 @@ def test_fewer_gradients_are_right_where_some_parameter_may_have_none() -> None:
     assert keys(frozen, subject(grad_bytes=0), subject(1, grad_bytes=0)) == []
 
 
-def tracked(peak: int, device: int = 0, shards: int = managed_bytes(CASE)) -> list[str]:
+def tracked(peak: int, device: int = 0, shards: int = managed_bytes(ANATOMY)) -> list[str]:
     ranks = [
         subject(rank, states_taken=0, tracker_peak=peak, device_peak=device, tracker_shards=shards)
         for rank in range(2)
@@ -168,8 +184,8 @@ def test_a_peak_within_a_tenth_of_the_devices_passes(part: float) -> None:
 
 
 def test_a_peak_further_off_is_found() -> None:
-    assert tracked(int(0.899 * GIB), GIB) == ["tracker_accuracy/mismatch/fsdp2:less"]
-    assert tracked(int(1.101 * GIB), GIB) == ["tracker_accuracy/mismatch/fsdp2:more"]
+    assert tracked(int(0.899 * GIB), GIB) == ["tracker_accuracy/mismatch/fsdp2:device-less"]
+    assert tracked(int(1.101 * GIB), GIB) == ["tracker_accuracy/mismatch/fsdp2:device-more"]
 
 
 def test_a_tiny_model_may_round_its_allocations() -> None:
@@ -177,14 +193,14 @@ def test_a_tiny_model_may_round_its_allocations() -> None:
 
 
 def test_without_a_device_the_peak_holds_what_must_be_there_at_once() -> None:
-    moments, unit = 2 * min(grad_bytes(CASE, rank) for rank in (0, 1)), 4 * 12
+    moments, unit = 2 * min(grad_bytes(ANATOMY, rank) for rank in (0, 1)), 4 * 12
     least = SHARDS + max(moments, unit)
     assert tracked(least) == []
-    assert tracked(least - 1) == ["tracker_accuracy/mismatch/fsdp2:less"]
+    assert tracked(least - 1) == ["tracker_accuracy/mismatch/fsdp2:least-less"]
 
 
 def test_the_tracker_counts_all_shards_and_rounds_only_as_the_device_does() -> None:
-    right = managed_bytes(CASE)
+    right = managed_bytes(ANATOMY)
     assert tracked(1000, 1000, shards=right + 2 * 512) == []
     assert tracked(1000, 1000, shards=right - 4) == ["tracker_accuracy/mismatch/fsdp2:shards-less"]
     assert tracked(1000, 1000, shards=right + 2 * 512 + 1) == [

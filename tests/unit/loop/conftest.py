@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdpfuzz.loop import PROPERTIES, Profile, Property
-from tests.unit.loop.standins import Bench, toy_cases
+from fsdpfuzz.loop import PROPERTIES, Profile
+from tests.unit.loop.standins import Bench, Toy
 
 
 @pytest.fixture
@@ -22,9 +22,4 @@ def profile() -> Profile:
 
 @pytest.fixture(autouse=True)
 def _toy_property(monkeypatch: pytest.MonkeyPatch) -> None:
-    toy = Property(
-        name="toy",
-        about="lists of Linear",
-        strategy=lambda scope: toy_cases(scope.world_sizes),
-    )
-    monkeypatch.setitem(PROPERTIES, "toy", toy)
+    monkeypatch.setitem(PROPERTIES, "toy", Toy(name="toy", about="lists of Linear"))

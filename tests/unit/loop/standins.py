@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
-from fsdpfuzz.loop import (
-    Event,
-    Ports,
-    RunSettings,
-    Session,
-    SessionSettings,
-    Sighting,
-)
-from fsdpfuzz.observations import Observation
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Dense,
@@ -31,6 +23,17 @@ from fsdpfuzz.spec import (
     Step,
     digest,
 )
+from fsdpfuzz.loop import (
+    Event,
+    Ports,
+    Property,
+    RunSettings,
+    Scope,
+    Session,
+    SessionSettings,
+    Sighting,
+)
+from fsdpfuzz.observations import Observation
 from fsdpfuzz.verdict import Finding, Verdict
 
 Judge = Callable[[CaseSpec, Observation], Verdict]
@@ -58,6 +61,16 @@ def toy_cases(draw: st.DrawFn, world_sizes: tuple[int, ...] = (2,)) -> CaseSpec:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Toy(Property):
+    """A property that draws what it is given; toy cases if nothing."""
+
+    draws: Callable[[Scope], SearchStrategy[CaseSpec]] = lambda scope: toy_cases(scope.world_sizes)
+
+    def strategy(self, scope: Scope) -> SearchStrategy[CaseSpec]:
+        return self.draws(scope)
+
+
 def outs_of(case: CaseSpec) -> tuple[int, ...]:
     """Widths of the linear layers at the top; of real cases too, which may have none there."""
     children = case.model.children if isinstance(case.model, Sequential) else (case.model,)
@@ -69,8 +82,10 @@ def steps_of(case: CaseSpec) -> int:
     return sum(isinstance(op, Backward) for op in case.program)
 
 
-def finding(invariant: str, symptom: Any = "mismatch", where: str = "fsdp2") -> Finding:
-    return Finding(invariant=invariant, symptom=symptom, where=where, message=f"{invariant} is off")
+def finding(invariant: str, symptom: Any = "mismatch", **fields: Any) -> Finding:
+    return Finding(
+        invariant=invariant, symptom=symptom, api="fsdp2", observed="2", expected="1", **fields
+    )
 
 
 def verdict_of(*findings: Finding) -> Verdict:
@@ -85,6 +100,7 @@ class FakePool:
     closed: bool = False
     before: Callable[[CaseSpec], None] = lambda _case: None
     begun: Callable[[CaseSpec], None] = lambda _case: None
+    change: Callable[[Observation], Observation] = lambda observation: observation
 
     def begin(self, case: CaseSpec) -> None:
         self.begun(case)
@@ -92,13 +108,14 @@ class FakePool:
     def run(self, case: CaseSpec, *, patience: bool = False) -> Observation:
         self.before(case)
         self.log.append((digest(case), patience))
-        return Observation(
+        seen = Observation(
             digest=digest(case),
             world_size=self.world_size,
             backend="gloo",
             torch="9.9.9",
             reports=(),
         )
+        return self.change(seen)
 
     def close(self) -> None:
         self.closed = True
@@ -112,6 +129,8 @@ class FakeArchive:
     begun: list[str] = field(default_factory=list)
     open: str | None = None
     left: list[CaseSpec] = field(default_factory=list)
+    dropped: list[Path] = field(default_factory=list)
+    harness_errors: list[tuple[CaseSpec, str, str]] = field(default_factory=list)
 
     def begin(self, case: CaseSpec) -> None:
         self.open = digest(case)
@@ -124,22 +143,34 @@ class FakeArchive:
         self.kept.append(sighting)
         return self.folder / f"{sighting.finding.invariant}-{digest(sighting.case)}.json"
 
+    def keep_harness_error(self, case: CaseSpec, reason: str, words: str) -> Path:
+        self.harness_errors.append((case, reason, words))
+        return self.folder / f"{digest(case)}.json"
+
+    def drop(self, path: Path) -> None:
+        self.dropped.append(path)
+
     def pending(self) -> list[CaseSpec]:
         return self.left
 
 
-@dataclass(frozen=True)
-class Entry:
-    id: str
-
-
 @dataclass
 class FakeKnown:
-    when: Callable[[CaseSpec, Finding], str | None] = lambda _case, _finding: None
+    """Known defects by id: ``when`` says which one explains a finding, ``region`` which a case
+    can show, ``ways_out`` gives plainer cases outside of it."""
 
-    def match(self, case: CaseSpec, finding: Finding, *, torch: str, backend: str) -> Entry | None:
-        name = self.when(case, finding)
-        return None if name is None else Entry(name)
+    when: Callable[[CaseSpec, Finding], str | None] = lambda _case, _finding: None
+    region: Callable[[CaseSpec], tuple[str, ...]] = lambda _case: ()
+    ways_out: Callable[[CaseSpec, str], Iterable[CaseSpec]] = lambda _case, _name: ()
+
+    def match(self, case: CaseSpec, finding: Finding, *, torch: str, backend: str) -> str | None:
+        return self.when(case, finding)
+
+    def covering(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
+        return self.region(case)
+
+    def exits(self, case: CaseSpec, name: str) -> Iterable[CaseSpec]:
+        return self.ways_out(case, name)
 
     def silent(self, *, torch: str, backend: str) -> tuple[str, ...]:
         return ("K-silent",)
@@ -157,6 +188,8 @@ class Bench:
     events: list[Event] = field(default_factory=list)
     before: Callable[[CaseSpec], None] = lambda _case: None
     begun: Callable[[CaseSpec], None] = lambda _case: None
+    change: Callable[[Observation], Observation] = lambda observation: observation
+    """What becomes of an observation of nothing at all."""
 
     def __post_init__(self) -> None:
         self.archive = FakeArchive(self.folder)
@@ -167,7 +200,15 @@ class Bench:
         return Counter(name for name, _ in self.log if name != "closed")
 
     def pool(self, world_size: int) -> FakePool:
-        self.pools.append(FakePool(world_size, self.log, before=self._before, begun=self.begun))
+        self.pools.append(
+            FakePool(
+                world_size,
+                self.log,
+                before=self._before,
+                begun=self.begun,
+                change=self._change,
+            )
+        )
         return self.pools[-1]
 
     def session(self, **settings: Any) -> Session:
@@ -194,6 +235,9 @@ class Bench:
 
     def _before(self, case: CaseSpec) -> None:
         self.before(case)
+
+    def _change(self, seen: Observation) -> Observation:
+        return self.change(seen)
 
     def _judge(self, case: CaseSpec, observation: Observation) -> Verdict:
         return self.judge(case, observation)

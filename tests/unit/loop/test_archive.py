@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from fsdpfuzz.corpus import read_entry
 from fsdpfuzz.loop import Sighting
-from fsdpfuzz.loop._archive import FileArchive, FileKnown
-from fsdpfuzz.spec import as_document, features
+from fsdpfuzz.loop._archive import FileArchive
 from tests.unit.loop.standins import finding, make_case
 
 CASE, BIG = make_case((7,)), finding("big")
@@ -31,6 +29,7 @@ def test_a_finding_is_kept_with_all_that_is_known_of_it(tmp_path: Path) -> None:
     found = entry.found
     assert found is not None
     assert (found.key, found.message, found.property) == (BIG.key, BIG.message, "parity")
+    assert found.finding == BIG
     assert (found.torch, found.backend, found.world_size) == ("2.13.0", "gloo", 2)
     assert (found.seed, found.shrink_steps, found.rate) == (5, 9, "failed 3 of 10")
 
@@ -46,27 +45,3 @@ def test_the_case_under_way_is_on_disk(tmp_path: Path) -> None:
     later.begin(CASE)
     later.finish()
     assert not list(tmp_path.glob("*.json"))
-
-
-def test_known_findings_are_matched_and_counted(tmp_path: Path) -> None:
-    entry = {
-        "id": "a-known-one",
-        "keys": [BIG.key],
-        "when": {"api": [features(CASE)["api"]]},
-        "message": "off",
-        "torch": ">=2.7",
-        "backends": ["gloo"],
-        "reason": "understood well enough for a test",
-        "date": "2026-11-20",
-        "case": as_document(CASE),
-    }
-    file = tmp_path / "known.json"
-    file.write_text(json.dumps({"schema": 1, "known": [entry]}))
-    known = FileKnown(file)
-    assert known.silent(torch="2.13.0", backend="gloo") == ("a-known-one",)
-    assert known.match(CASE, finding("other"), torch="2.13.0", backend="gloo") is None
-    match = known.match(CASE, BIG, torch="2.13.0", backend="gloo")
-    assert match is not None
-    assert match.id == "a-known-one"
-    assert known.silent(torch="2.13.0", backend="gloo") == ()
-    assert FileKnown(None).match(CASE, BIG, torch="2.13.0", backend="gloo") is None

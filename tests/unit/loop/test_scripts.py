@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fsdpfuzz.repro
+from fsdpfuzz.case import CaseSpec, digest
 from fsdpfuzz.corpus import Entry, write_entry
 from fsdpfuzz.loop import Found, Rate, Script, Scripting, Session, Stopped, run, write_script
+from fsdpfuzz.reduce import Ablation
 from fsdpfuzz.repro import Verification
-from fsdpfuzz.spec import CaseSpec
 from fsdpfuzz.verdict import Finding, Verdict
 from tests.unit.loop.standins import (
     Bench,
@@ -26,13 +28,23 @@ from tests.unit.loop.standins import (
 GRAD = Finding(
     invariant="grad_parity",
     symptom="mismatch",
-    where="fsdp2:other",
-    message="grad=1.5, but should be 0.5 within 1e-05 [0.weight, rank 0, program[1]]",
+    api="fsdp2",
+    detail="other",
+    op=1,
+    operation="backward",
+    quantity="grad",
+    name="0.weight",
+    unit="",
+    ranks=(0,),
+    world_size=2,
     observed="1.5",
     expected="0.5",
-    op=1,
+    allowed=1e-5,
+    baseline=0.0,
 )
 
+
+NEEDED = Ablation(needed=("use_orig_params=True",), absent=("at world size 1",))
 
 BIG, LONG = finding("big"), finding("long")
 
@@ -79,19 +91,19 @@ def found_in(case: CaseSpec, folder: Path, rate: Rate | None = None) -> Found:
 
 
 def written(session: Session, folder: Path, rate: Rate | None = None) -> Script:
-    return write_script(session, found_in(make_case((4, 4), steps=2), folder, rate))
+    case = make_case((4, 4), steps=2)
+    return write_script(session, found_in(case, folder, rate), case, None if rate else NEEDED)
 
 
 def test_it_is_written_and_run(bench: Bench, runner: Runner, tmp_path: Path) -> None:
-    bench.judge = lambda case, _seen: verdict_of(*([GRAD] if len(case.program) == 6 else []))
     with bench.session() as session:
         script = written(session, tmp_path)
     assert script.path == tmp_path / "repros" / "grad.py"
     assert (script.confirmed, script.note) == (True, "rank 0: reproduced: grad")
     text = script.path.read_text()
     assert "torchrun --nproc-per-node 2 grad.py" in text
-    assert script.ablation
-    assert script.ablation[0] in " ".join(text.split())
+    assert script.ablation == NEEDED.lines
+    assert NEEDED.words in " ".join(text.split())
     (call,) = runner.calls
     assert (call["path"], call["ranks"], call["backend"]) == (script.path, 2, "gloo")
     assert (call["launcher"], call["attempts"]) == ((), 1)
@@ -127,15 +139,24 @@ def test_a_planted_fault_is_planted_under_the_script_too(
     assert runner.calls[0]["launcher"][-1] == "tests.planted.units:second_unit_not_averaged"
 
 
-def test_a_case_that_is_gone_costs_the_script_only(
+def test_what_cannot_be_written_costs_the_script_only(
     bench: Bench, runner: Runner, tmp_path: Path
 ) -> None:
-    found = found_in(make_case(), tmp_path)
-    found.case.unlink()
+    (tmp_path / "repros").write_text("no folder")
     with bench.session() as session:
-        script = write_script(session, found)
+        script = written(session, tmp_path)
     assert (script.path, script.confirmed, runner.calls) == (None, False, [])
-    assert "grad.json" in script.note
+    assert "repros" in script.note
+
+
+def test_a_finding_of_no_invariant_costs_the_script_only(
+    bench: Bench, runner: Runner, tmp_path: Path
+) -> None:
+    found = replace(found_in(make_case(), tmp_path), finding=BIG)
+    with bench.session() as session:
+        script = write_script(session, found, make_case(), None)
+    assert (script.path, script.confirmed, runner.calls) == (None, False, [])
+    assert "'big'" in script.note
 
 
 def test_a_script_is_asked_for_once_a_new_finding_is_shrunk(bench: Bench) -> None:
@@ -143,8 +164,12 @@ def test_a_script_is_asked_for_once_a_new_finding_is_shrunk(bench: Bench) -> Non
     bench.known = FakeKnown(lambda _case, found: "K7" if found == BIG else None)
     asked: list[str] = []
 
-    def script(_session: Session, found: Found) -> Script:
+    def script(
+        _session: Session, found: Found, case: CaseSpec, ablation: Ablation | None
+    ) -> Script:
         assert found.shrunk
+        assert found.digest == digest(case)
+        assert ablation is not None
         asked.append(found.finding.key)
         return Script(path=found.case.with_suffix(".py"), confirmed=True, note="")
 
@@ -161,7 +186,9 @@ def test_a_script_is_asked_for_once_a_new_finding_is_shrunk(bench: Bench) -> Non
 def test_a_run_that_ends_while_a_script_runs_keeps_the_finding(bench: Bench) -> None:
     bench.judge = by_length
 
-    def script(_session: Session, _found: Found) -> Script:
+    def script(
+        _session: Session, _found: Found, _case: CaseSpec, _ablation: Ablation | None
+    ) -> Script:
         raise Stopped(15)
 
     with bench.session() as session:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from fsdpfuzz.loop import Rate
-from fsdpfuzz.observations import Observation
-from fsdpfuzz.spec import CaseSpec, digest
+from fsdpfuzz.case import CaseSpec, digest
+from fsdpfuzz.loop import Rate, keep_raised
+from fsdpfuzz.observations import Hang, Observation
 from fsdpfuzz.verdict import Finding, FindingError, Verdict, error_type
 from tests.unit.loop.standins import Bench, FakeKnown, finding, make_case, outs_of, verdict_of
 
@@ -61,6 +62,45 @@ def test_a_failing_case_is_on_disk_until_it_is_kept(bench: Bench) -> None:
         assert bench.archive.open is None
 
 
+def test_a_failing_case_stays_on_disk_while_others_are_run_beside_it(bench: Bench) -> None:
+    bench.judge = lambda _case, _seen: verdict_of(BIG)
+    other = make_case(seed=1)
+    with bench.session() as session:
+        session.examine(CASE)
+        session.examine(other, beside=True)
+        session.confirm(other)
+        assert bench.archive.open == digest(CASE)
+        session.settle()
+        assert bench.archive.open is None
+    assert bench.archive.begun == [digest(CASE)]
+
+
+def test_what_is_abandoned_stays_on_disk(bench: Bench) -> None:
+    bench.judge = lambda _case, _seen: verdict_of(BIG)
+    with bench.session() as session:
+        session.examine(CASE)
+        session.abandon()
+        assert all(pool.closed for pool in bench.pools)
+    assert bench.archive.open == digest(CASE), "judged, but not kept"
+    with bench.session() as session:
+        session.begin(make_case(seed=1))
+        session.abandon()
+    assert bench.archive.open == digest(make_case(seed=1))
+
+
+def test_an_error_keeps_the_failing_case_on_disk(bench: Bench) -> None:
+    bench.judge = lambda _case, _seen: verdict_of(BIG)
+
+    def fail() -> None:
+        with bench.session() as session:
+            session.examine(CASE)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert bench.archive.open == digest(CASE)
+
+
 def test_a_case_that_was_begun_is_put_on_disk_and_run_once(bench: Bench) -> None:
     with bench.session() as session:
         session.begin(CASE)
@@ -105,12 +145,14 @@ def test_a_flaky_finding_is_reported_with_its_rate(bench: Bench) -> None:
 
 def test_a_finding_that_only_a_rerun_shows_is_flaky_too(bench: Bench) -> None:
     other = finding("other")
-    verdicts = iter([verdict_of(BIG), verdict_of(BIG, other)] + [verdict_of(BIG)] * 8)
+    verdicts = iter(
+        [verdict_of(BIG), verdict_of(BIG, other)] + [verdict_of(BIG, other)] + [verdict_of(BIG)] * 7
+    )
     bench.judge = lambda _case, _seen: next(verdicts)
     with bench.session() as session:
         examined = session.examine(CASE)
     assert examined.news == (BIG, other)
-    assert examined.rates == {other.key: Rate(failed=1, runs=10)}
+    assert examined.rates == {other.key: Rate(failed=2, runs=10)}
 
 
 def test_a_hang_is_run_again_with_patience(bench: Bench) -> None:
@@ -122,10 +164,17 @@ def test_a_hang_is_run_again_with_patience(bench: Bench) -> None:
 
 
 def test_a_hang_that_does_not_come_back_was_a_slow_case(bench: Bench) -> None:
+    hangs = iter([True, False])
+    bench.change = lambda seen: (
+        msgspec.structs.replace(seen, hang=Hang(ranks=(0,), deadline=3.0, starved=True))
+        if next(hangs)
+        else seen
+    )
     judge_by(bench, fails_on(1), finding("no_hang", "hang"))
     with bench.session() as session:
-        assert session.examine(CASE).verdict.status == "passed"
-    assert bench.runs[digest(CASE)] == 10
+        examined = session.examine(CASE)
+    assert (examined.verdict.status, examined.unconfirmed) == ("passed", ())
+    assert [patience for name, patience in bench.log if name == digest(CASE)] == [False, True]
 
 
 def test_a_known_finding_is_no_news_and_is_not_run_again(bench: Bench) -> None:
@@ -158,8 +207,56 @@ def test_check_keeps_the_first_case_at_once_and_the_last_when_asked(bench: Bench
             with pytest.raises(FindingError):
                 session.check(make_case((out,)), "toy")
         assert [outs_of(kept.case) for kept in bench.archive.kept] == [(9,)]
-        session.keep_shrunk()
-    assert [outs_of(kept.case) for kept in bench.archive.kept] == [(9,), (7,)]
+        keep_raised(session, smaller=False)
+        assert [outs_of(kept.case) for kept in bench.archive.kept] == [(9,), (7,)]
+        assert keep_raised(session) == []
+
+
+def test_what_check_raised_is_reduced_before_it_is_kept(bench: Bench) -> None:
+    bench.judge = lambda case, _seen: verdict_of(*[BIG] * (max(outs_of(case)) > 5))
+    with bench.session() as session:
+        with pytest.raises(FindingError):
+            session.check(make_case((7, 3), steps=2), "toy")
+        (path,) = keep_raised(session)
+    last = bench.archive.kept[-1]
+    assert path.name.endswith(f"{digest(last.case)}.json")
+    assert outs_of(last.case) == (6,)
+    assert last.shrink_steps > 0
+
+
+def test_a_flaky_one_that_check_raised_is_kept_as_it_is(bench: Bench) -> None:
+    judge_by(bench, fails_on(1, 4, 9), BIG)
+    with bench.session() as session:
+        with pytest.raises(FindingError):
+            session.check(CASE, "toy")
+        keep_raised(session)
+    assert {digest(kept.case) for kept in bench.archive.kept} == {digest(CASE)}
+    assert bench.runs == {digest(CASE): 10}
+
+
+def test_a_finding_that_no_plainer_case_shows_follows_from_the_known_defect(bench: Bench) -> None:
+    """Outside of the region one finding goes away and the other one stays."""
+    alone, follows = finding("alone"), finding("follows")
+    outside = make_case((3,))
+    bench.judge = lambda case, _seen: verdict_of(alone, *[follows] * (case != outside))
+    bench.known = FakeKnown(
+        region=lambda case: ("K1",) if case == CASE else (),
+        ways_out=lambda _case, _name: [outside],
+    )
+    during: list[str | None] = []
+    bench.before = lambda _case: during.append(bench.archive.open)
+    with bench.session() as session:
+        examined = session.explained(session.examine(CASE))
+    assert examined.known == {follows.key: "K1"}
+    assert examined.news == (alone,)
+    assert set(during) == {digest(CASE)}, "it is not lost while the others run"
+
+
+def test_a_finding_is_not_explained_where_nothing_lies_outside(bench: Bench) -> None:
+    bench.judge = lambda _case, _seen: verdict_of(BIG)
+    bench.known = FakeKnown(region=lambda _case: ("K1",))
+    with bench.session() as session:
+        assert session.explained(session.examine(CASE)).news == (BIG,)
 
 
 def test_pools_start_when_needed_and_end_with_the_session(bench: Bench) -> None:

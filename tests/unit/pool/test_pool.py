@@ -13,9 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fsdpfuzz.errors import ContractError, PoolError
-from fsdpfuzz.pool import Deadlines, Pool
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Dense,
@@ -30,6 +28,8 @@ from fsdpfuzz.spec import (
     digest,
     encode,
 )
+from fsdpfuzz.errors import ContractError, PoolError
+from fsdpfuzz.pool import Deadlines, Pool
 from tests.misbehaviour import quick
 
 PLANT = "tests.misbehaviour:install"
@@ -92,6 +92,22 @@ def test_a_rank_that_decodes_another_case_says_so() -> None:
     assert raised[1].type == "ContractError"
     assert digest(quick()) in raised[1].message
     assert digest(quick("all_raise")) in raised[1].message
+
+
+def test_cases_that_are_equal_as_numbers_are_told_apart_on_fresh_ranks_and_on_old_ones() -> None:
+    """What controller and ranks remember of one of them must not be taken for the other's."""
+    units = [Fsdp2Unit(path="", reshard_after_forward=value) for value in (True, 1)]
+    first, second = (
+        msgspec.structs.replace(quick(), plan=Fsdp2Plan(units=(unit,))) for unit in units
+    )
+    with Pool(2, "gloo", deadlines=SHORT, plant="tests.misbehaviour:install_idle") as pool:
+        assert pool.run(first).clean
+        pool.close()  # fresh ranks remember nothing, the controller does
+        seen = [pool.run(case) for case in (second, first, second)]
+    assert [(o.clean, o.digest) for o in seen] == [
+        (True, digest(case)) for case in (second, first, second)
+    ]
+    assert digest(first) != digest(second)
 
 
 def test_reports_say_what_a_rank_holds(pool: Pool) -> None:
@@ -301,3 +317,13 @@ print([name for name in ("torch", "numpy", "hypothesis") if name in sys.modules]
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+@pytest.mark.parametrize("fault", ["all_hang", "endless_python", "another_collective"])
+def test_a_hang_says_what_the_ranks_had_of_the_processors(pool: Pool, fault: str) -> None:
+    pool.run(quick())
+    hang = pool.run(quick(fault)).hang
+    assert hang is not None
+    assert hang.evident
+    assert (len(hang.ran), len(hang.waited)) == (2, 2)
+    assert (hang.ran[1] > 0.5) is (fault == "endless_python")

@@ -10,9 +10,10 @@ from typing import cast
 
 import pytest
 
-from fsdpfuzz.observations import Raised, RankReport
+from fsdpfuzz.observations import Hang, Raised, RankReport
 from fsdpfuzz.pool._crew import Crew
 from fsdpfuzz.pool._rank import Rank
+from fsdpfuzz.pool._usage import Usage
 from fsdpfuzz.pool._watch import Watch
 from fsdpfuzz.wire import Answer, Collective, Ready, Recording
 
@@ -27,6 +28,7 @@ class StillCrew:
         self.waits: list[float] = []
         self._happen = happen
         self.readings: tuple[Recording, ...] = ()
+        self.used: Callable[[int], Usage] = lambda _: Usage()
 
     def poll(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -37,6 +39,9 @@ class StillCrew:
 
     def recordings(self) -> tuple[Recording, ...]:
         return self.readings or tuple(Recording(f"stage {rank.rank}") for rank in self.ranks)
+
+    def usage(self) -> tuple[Usage, ...]:
+        return tuple(self.used(rank.rank) for rank in self.ranks)
 
     def stacks(self) -> tuple[str, ...]:
         return tuple(f"stack {rank.rank}" for rank in self.ranks)
@@ -65,10 +70,17 @@ def watch(
     deadline: float = 60.0,
     grace: float = 60.0,
     stall: float = 60.0,
+    ceiling: float = 0.0,
 ) -> tuple[Watch, StillCrew]:
     crew = StillCrew(ranks, happen)
     made = Watch(
-        cast(Crew, crew), deadline=deadline, grace=grace, number=7, digest="d", stall=stall
+        cast(Crew, crew),
+        deadline=deadline,
+        grace=grace,
+        number=7,
+        digest="d",
+        stall=stall,
+        ceiling=ceiling,
     )
     return made, crew
 
@@ -197,3 +209,94 @@ def test_a_report_of_another_case_is_no_pass(ranks: list[Rank]) -> None:
     assert report is not None
     assert report.raised is not None
     assert (report.digest, report.raised.type) == ("d", "ContractError")
+
+
+LATE = (at(687, "all_gather"), Recording("case:forward[0]"))
+"""What a late rank looks like: it has issued nothing where the other one waits."""
+
+
+def late(
+    ranks: list[Rank], used: Callable[[int], Usage], **times: float
+) -> tuple[Hang | None, int]:
+    """What comes of ranks over their deadline that answer at the tenth look, and how many looks."""
+
+    def happen(ranks: list[Rank]) -> None:
+        if len(crew.waits) == 10:
+            for rank in ranks:
+                rank.inbox.append(answer(rank.rank))
+
+    watching, crew = watch(ranks, happen, stall=0.0, **{"ceiling": 1000.0} | times)
+    crew.readings, crew.used = LATE, used
+    return watching.wait(time.monotonic() - 61), len(crew.waits)
+
+
+def in_line(rank: int) -> Usage:
+    """One rank that stands in line for a processor all the time."""
+    return Usage(waited=time.monotonic() if rank == 1 else 0.0)
+
+
+def waits_for_a_disk(rank: int) -> Usage:
+    return Usage(blocked=rank == 1)
+
+
+def computes_slowly(rank: int) -> Usage:
+    return Usage(ran=time.monotonic())
+
+
+def take_turns(rank: int) -> Usage:
+    """Ranks that wake each other up, and stand in line each time."""
+    return Usage(waited=0.45 * time.monotonic())
+
+
+def helpers_stand_in_line(rank: int) -> Usage:
+    """On a busy machine; seen at nine processes a core."""
+    return Usage(ran=0.002 * time.monotonic(), waited=0.17 * time.monotonic())
+
+
+@pytest.mark.parametrize("used", [in_line, take_turns, waits_for_a_disk, computes_slowly])
+def test_a_late_rank_that_wants_a_processor_is_waited_for(
+    ranks: list[Rank], used: Callable[[int], Usage]
+) -> None:
+    assert late(ranks, used) == (None, 10)
+
+
+@pytest.mark.parametrize("used", [lambda _: Usage(ran=3.0, waited=9.0), helpers_stand_in_line])
+def test_ranks_that_all_sleep_are_stuck(ranks: list[Rank], used: Callable[[int], Usage]) -> None:
+    hang, looks = late(ranks, used)
+    assert hang is not None
+    assert looks < 10
+    assert (hang.mismatched, hang.starved, hang.evident) == (False, False, True)
+
+
+def test_a_rank_that_had_a_processor_for_a_whole_deadline_is_stuck(ranks: list[Rank]) -> None:
+    looks = iter(range(1000))
+    hang, _ = late(ranks, lambda _: Usage(ran=61.0 * next(looks), waited=time.monotonic()))
+    assert hang is not None
+    assert hang.evident
+
+
+def test_a_hang_at_the_ceiling_is_no_evidence_where_a_rank_was_starved(ranks: list[Rank]) -> None:
+    hang, _ = late(ranks, in_line, ceiling=61.0)
+    assert hang is not None
+    assert (hang.starved, hang.evident) == (True, False)
+    assert hang.waited[1] > hang.waited[0] == 0.0
+
+
+def test_ranks_that_move_at_their_deadline_go_on(ranks: list[Rank]) -> None:
+    def happen(ranks: list[Rank]) -> None:
+        number = len(crew.waits)
+        crew.readings = (at(number, "all_gather"), at(number - 1, "all_gather"))
+        if number == 10:
+            for rank in ranks:
+                rank.inbox.append(answer(rank.rank))
+
+    watching, crew = watch(ranks, happen, stall=0.0, ceiling=1000.0)
+    assert watching.wait(time.monotonic() - 61) is None
+
+
+def test_ranks_that_disagree_had_no_want_of_a_processor(ranks: list[Rank]) -> None:
+    watching, crew = watch(ranks, stall=0.0)
+    crew.readings, crew.used = (at(1, "all_gather"), at(1, "broadcast")), in_line
+    hang = watching.wait(time.monotonic())
+    assert hang is not None
+    assert hang.evident

@@ -1,17 +1,17 @@
-"""The built model has exactly the names and shapes that the spec foresees."""
+"""The built model has exactly the names and shapes that the case foresees."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from fsdpfuzz.ranks._build import build
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Activation,
     Branches,
     Buffered,
     CaseSpec,
     Checkpoint,
+    CheckpointKind,
     Dense,
     Dropout,
     Embedding,
@@ -34,8 +34,9 @@ from fsdpfuzz.spec import (
     Tie,
     Tokens,
     Transformer,
-    case_places,
+    anatomy,
 )
+from tests.unit.ranks.executed import built
 
 
 def seq(*children: Node) -> Sequential:
@@ -71,34 +72,34 @@ def case_of(model: Node, **changes: object) -> CaseSpec:
 
 
 def foreseen(case: CaseSpec) -> dict[str, tuple[int, ...]]:
-    return {p.fqn: p.shape for place in case_places(case) for p in place.parameters}
+    return {p.fqn: p.shape for place in anatomy(case).places for p in place.parameters}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_names_shapes_and_order_are_foreseen(name: str) -> None:
     case = case_of(MODELS[name])
-    model = build(case)
-    built = {fqn: tuple(parameter.shape) for fqn, parameter in model.named_parameters()}
-    assert built == foreseen(case)
-    assert list(built) == list(foreseen(case))
+    model = built(case)
+    found = {fqn: tuple(parameter.shape) for fqn, parameter in model.named_parameters()}
+    assert found == foreseen(case)
+    assert list(found) == list(foreseen(case))
     modules = {path for path, _ in model.named_modules()}
-    assert {place.path for place in case_places(case)} <= modules
-    buffers = {buffer for place in case_places(case) for buffer in place.buffers}
+    assert {place.path for place in anatomy(case).places} <= modules
+    buffers = {buffer for place in anatomy(case).places for buffer in place.buffers}
     assert {fqn for fqn, _ in model.named_buffers()} == buffers
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_width_that_comes_out_is_foreseen(name: str) -> None:
     case = case_of(MODELS[name])
-    output = build(case)(torch.ones(2, 3, 4))
-    assert output.shape[-1] == case_places(case)[0].width_out
+    output = built(case)(torch.ones(2, 3, 4))
+    assert output.shape[-1] == anatomy(case).places[0].width_out
 
 
 def test_a_transformer_is_foreseen_but_for_its_tied_head() -> None:
     case = case_of(Transformer(rows=11, width=4), inputs=Tokens())
-    built = {fqn: tuple(p.shape) for fqn, p in build(case).named_parameters()}
-    assert built == foreseen(case)
-    assert build(case)(torch.ones(2, 3, dtype=torch.int64)).shape == (2, 3, 11)
+    found = {fqn: tuple(p.shape) for fqn, p in built(case).named_parameters()}
+    assert found == foreseen(case)
+    assert built(case)(torch.ones(2, 3, dtype=torch.int64)).shape == (2, 3, 11)
 
 
 def test_a_tie_is_one_parameter_object() -> None:
@@ -107,24 +108,36 @@ def test_a_tie_is_one_parameter_object() -> None:
         inputs=Tokens(),
         ties=(Tie(source="0.weight", target="1.weight"),),
     )
-    model = build(case)
+    model = built(case)
     assert model.get_parameter("0.weight") is model.get_parameter("1.weight")
 
 
 def test_frozen_parameters_do_not_require_grad() -> None:
-    model = build(case_of(seq(Linear(out=4), Linear(out=4)), frozen=("1.weight",)))
+    model = built(case_of(seq(Linear(out=4), Linear(out=4)), frozen=("1.weight",)))
     assert [fqn for fqn, p in model.named_parameters() if not p.requires_grad] == ["1.weight"]
 
 
 def test_the_seed_decides_the_weights() -> None:
-    first, again = build(case_of(Linear(out=5), seed=7)), build(case_of(Linear(out=5), seed=7))
-    other = build(case_of(Linear(out=5), seed=8))
+    first, again = built(case_of(Linear(out=5), seed=7)), built(case_of(Linear(out=5), seed=7))
+    other = built(case_of(Linear(out=5), seed=8))
     assert torch.equal(first.get_parameter("weight"), again.get_parameter("weight"))
     assert not torch.equal(first.get_parameter("weight"), other.get_parameter("weight"))
 
 
-def test_recomputing_a_child_keeps_the_names() -> None:
+@pytest.mark.parametrize("kind", ["function", "function_offload"])
+def test_recomputing_a_child_keeps_the_names(kind: CheckpointKind) -> None:
     model = seq(Linear(out=4), Linear(out=4))
-    plain = case_of(model)
-    recomputed = case_of(model, checkpoints=(Checkpoint(path="1", kind="function"),))
-    assert list(build(plain).state_dict()) == list(build(recomputed).state_dict())
+    recomputed = Checkpoint(path="1", kind=kind, reentrant=True)
+    plain, own = built(case_of(model)), built(case_of(model, checkpoints=(recomputed,)))
+    assert list(plain.state_dict()) == list(own.state_dict())
+    x = torch.ones(2, 3, 4, requires_grad=True)
+    assert torch.equal(plain(x), own(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_seed_decides_the_same_weights_in_any_dtype(dtype: torch.dtype) -> None:
+    case = case_of(seq(Linear(out=4), Gain()))
+    usual, own = built(case), built(case, dtype)
+    assert {p.dtype for p in own.parameters()} == {dtype}
+    for first, second in zip(usual.parameters(), own.parameters(), strict=True):
+        assert torch.equal(first.to(dtype), second)

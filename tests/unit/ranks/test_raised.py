@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+from typing import cast
+from unittest.mock import Mock
+
 import pytest
 import torch
 from torch import nn
 
+from fsdpfuzz.case.recipe import Do, Items, Recipe, call
+from fsdpfuzz.errors import CaseError, ContractError
 from fsdpfuzz.observations import MAX_MESSAGE, MAX_TRACEBACK, Raised
+from fsdpfuzz.ranks._compare import Batch
+from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.ranks._execute import Execution, Watcher, resolve
 from fsdpfuzz.ranks._raised import describe
+from fsdpfuzz.steps import names
+from fsdpfuzz.wire import FlightRecorder
 from tests.misbehaviour import UnspeakableError
 
 
@@ -70,3 +82,88 @@ def test_deep_recursion_is_described() -> None:
     with pytest.raises(RecursionError) as info:
         deeper()
     assert len(describe(info.value, "").traceback) <= MAX_TRACEBACK
+
+
+def raised_by(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except BaseException as error:
+        return describe(error, "case:forward[0]").ours
+    raise AssertionError("nothing was raised")
+
+
+class Backfires(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("in the model")
+
+
+def in_a_step() -> object:
+    return names.at({}, "0.weight")
+
+
+def in_the_comparing() -> object:
+    batch = Batch("grad", 0, 0.0, 0.0)
+    batch.add("0.weight", torch.ones(2), cast(torch.Tensor, 3))
+    return None
+
+
+def by_a_step_that_a_recipe_names() -> object:
+    main = (Do(call=call("steps.names.at", Items("dict", ()), "0.weight")),)
+    return executed(main)
+
+
+def by_a_builtin_that_a_recipe_names() -> object:
+    return executed((Do(call=call(".nothing", Items("list", ()))),))
+
+
+def executed(main: tuple[Do, ...]) -> object:
+    recipe = Recipe(procedures=(), main=main)
+    env = RankEnv(
+        rank=0,
+        world_size=1,
+        backend="gloo",
+        device=torch.device("cpu"),
+        flight=cast(FlightRecorder, Mock()),
+    )
+    execution = Execution(
+        recipe=recipe,
+        env=env,
+        role="fsdp",
+        dtype=torch.float32,
+        label="case",
+        watcher=cast(Watcher, Mock()),
+    )
+    return execution.run()
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    def call() -> object:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("call", "ours"),
+    [
+        (lambda: nn.Linear(3, 2)(torch.ones(1, 4)), False),
+        (lambda: Backfires()(torch.ones(1)), False),
+        (in_a_step, False),
+        (by_a_step_that_a_recipe_names, False),
+        (by_a_builtin_that_a_recipe_names, False),
+        (in_the_comparing, True),
+        (lambda: resolve("steps.nothing"), True),
+        (raising(ContractError("x")), True),
+        (raising(CaseError("x")), True),
+        (raising(MemoryError()), True),
+        (raising(torch.OutOfMemoryError("CUDA out of memory")), True),
+        (raising(RuntimeError("DefaultCPUAllocator: can't allocate memory: you ...")), True),
+        (raising(OSError(errno.ENOSPC, "No space left on device")), True),
+        (raising(OSError(errno.EPIPE, "Broken pipe")), False),
+        (raising(RuntimeError("planted")), False),
+    ],
+)
+def test_what_is_ours_is_told_from_what_the_training_raises(
+    call: Callable[[], object], *, ours: bool
+) -> None:
+    assert raised_by(call) is ours

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.spec import (
+from typing import Any
+
+import msgspec
+
+from fsdpfuzz.case import (
     Backward,
+    Buffered,
     CaseSpec,
     Checkpoint,
     Dense,
@@ -16,11 +21,12 @@ from fsdpfuzz.spec import (
     Sequential,
     StateDict,
     Step,
-    Twin,
+    Variant,
     ZeroGrad,
     check,
 )
-from fsdpfuzz.verdict import Finding, Symptom
+from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.verdict import Failure, Finding, Symptom
 
 ITERATION = (Forward(), Backward(), Step(), ZeroGrad())
 FIRST = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
@@ -28,6 +34,7 @@ SECOND = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
 
 
 def single_unit(api: str, **changes: object) -> CaseSpec:
+    """Two layers in one unit, trained once."""
     options: dict[str, object] = {
         "world_size": 2,
         "model": Sequential(children=(Linear(out=3), Linear(out=2))),
@@ -41,22 +48,37 @@ def single_unit(api: str, **changes: object) -> CaseSpec:
 
 
 def finding(
-    invariant: str, symptom: Symptom = "mismatch", where: str = "", message: str = "", op: int = -1
+    invariant: str, symptom: Symptom = "mismatch", api: str = "fsdp2", **fields: Any
 ) -> Finding:
-    text = message or "x=1.5, but should be 0.5 within 1e-05 [0.weight, rank 0, program[1]]"
-    return Finding(
-        invariant=invariant,
-        symptom=symptom,
-        where=where,
-        message=text,
-        observed="1.5",
-        expected="0.5",
-        op=op,
-    )
+    """A finding on `single_unit`, at the first operation that it may show at."""
+    values: dict[str, Any] = {
+        "ranks": (0,),
+        "world_size": 2,
+        "observed": "1.5",
+        "expected": "0.5",
+        "name": "0.weight",
+        "quantity": "grad",
+        "allowed": 1e-5,
+    }
+    return Finding(invariant=invariant, symptom=symptom, api=api, **values | fields)
 
 
-CRASH = "RuntimeError: sizes [4] do not fit\n[case:backward[1] on rank 0; raised on ranks [0, 1]]"
+def counted(invariant: str, kind: str, symptom: Symptom = "mismatch", **fields: Any) -> Finding:
+    """A finding about a number, or about names."""
+    plain: dict[str, Any] = {"allowed": None, "name": "", "unit": "", "kind": kind}
+    return finding(invariant, symptom, **plain | fields)
+
+
+CRASH = Failure(
+    type="RuntimeError",
+    text="sizes [4] do not fit 'weight' in the storage",
+    place="torch/distributed/fsdp/_x.py:unshard",
+    stage="case:backward[1]",
+)
+DEATH = Failure(stage="case:backward[1]", exitcode=-9, output="last words")
 SAVING = (StateDict(),)
+CLIPPING = (Forward(), Backward(), Clip(max_norm=0.1, norm_type=1), Step())
+PLAIN = Variant(name="plain", checkpoints=(Checkpoint(path="0", kind="wrapper"),))
 
 
 def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
@@ -67,63 +89,69 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
     if api == "fsdp1":
         plan = Fsdp1Plan(units=(Fsdp1Unit(path="", use_orig_params=True),))
         frozen = single_unit(api, frozen=("0.weight",), plan=plan)
-    plain = Twin(name="plain", checkpoints=(Checkpoint(path="0", kind="wrapper"),))
-    twins = single_unit(api, twins=(plain,))
+    varied = single_unit(api, twins=(PLAIN,))
+    clipping = single_unit(api, program=CLIPPING)
+    at_clip: dict[str, Any] = {"op": 2, "operation": "clip"}
+    norm: dict[str, Any] = {**at_clip, "quantity": "result", "name": "total_norm"}
+    saved: dict[str, Any] = {"op": 0, "operation": "state_dict"}
+    ended: dict[str, Any] = {"op": 1, "operation": "backward", "name": "", "allowed": None}
     kinds = {
-        "loss": (case, finding("loss_parity", where=f"{api}:other", op=0)),
-        "output": (case, finding("output_parity", where=f"{api}:other", op=0)),
-        "grad": (case, finding("grad_parity", where=f"{api}:other", op=1)),
-        "missing": (case, finding("grad_parity", where=f"{api}:observed-missing", op=1)),
-        "param": (case, finding("param_parity", where=f"{api}:other", op=2)),
-        "buffer": (case, finding("buffer_parity", where=f"{api}:other")),
-        "frozen": (frozen, finding("frozen_untouched", where=f"{api}:changed")),
-        "frozen-grad": (frozen, finding("frozen_untouched", where=f"{api}:grad")),
-        "whole": (case, finding("resharded_after_backward", "leak", api, op=1)),
-        "units": (case, finding("wrapped_as_planned", where=api)),
-        "shards": (case, finding("shard_bytes", "leak", f"{api}:more")),
-        "grads": (case, finding("grad_bytes", "leak", f"{api}:more")),
-        "keys": (saving, finding("state_dict_keys", where=f"{api}:missing")),
-        "values": (saving, finding("state_dict_values", where=f"{api}:other", op=0)),
-        "round-trip": (saving, finding("state_dict_round_trip", where=f"{api}:other", op=0)),
-        "crash": (case, finding("no_crash", "crash", f"{api}:RuntimeError@torch/x.py:f:t", CRASH)),
+        "loss": (case, finding("loss_parity", name="loss[0]", quantity="loss", op=0)),
+        "output": (case, finding("output_parity", name="output[0]", quantity="output", op=0)),
+        "grad": (case, finding("grad_parity", op=1, operation="backward", baseline=1e-8)),
+        "clipped": (clipping, finding("grad_parity", **at_clip)),
+        "norm": (clipping, finding("clip_norm", **norm)),
+        "variant-norm": (
+            single_unit(api, program=CLIPPING, twins=(PLAIN,)),
+            finding("twins_agree", variant="plain", **norm),
+        ),
+        "missing": (case, finding("grad_parity", detail="observed-missing", op=1, observed="0")),
+        "param": (case, finding("param_parity", quantity="param", op=2)),
+        "buffer": (
+            single_unit(api, model=BUFFERED),
+            finding("buffer_parity", name="1.scale", quantity="buffer", allowed=0.0),
+        ),
+        "frozen": (frozen, counted("frozen_untouched", "changed", name="0.weight")),
+        "frozen-grad": (frozen, counted("frozen_untouched", "has-a-gradient", name="0.weight")),
+        "whole": (case, counted("resharded_after_backward", "", "leak", op=1)),
+        "units": (case, counted("wrapped_as_planned", "", unit=None)),
+        "shards": (case, counted("shard_bytes", "more", "leak")),
+        "grads": (case, counted("grad_bytes", "more", "leak")),
+        "keys": (saving, counted("state_dict_keys", "missing", name="0.weight", **saved)),
+        "values": (saving, finding("state_dict_values", quantity="state_dict", **saved)),
+        "round-trip": (saving, finding("state_dict_round_trip", quantity="reloaded", **saved)),
+        "crash": (case, finding("no_crash", "crash", kind=KIND, failure=CRASH, **ended)),
         "part": (
             case,
-            finding("no_crash", "rank_divergence", f"{api}:RuntimeError@torch/x.py:f:t", CRASH),
+            finding("ranks_agree", "rank_divergence", kind=KIND, failure=CRASH, **ended),
         ),
-        "hang": (case, finding("no_hang", "hang", api, "no answer [case:backward[1]]")),
-        "death": (
-            case,
-            finding("no_rank_death", "rank_death", f"{api}:-9", "died [case:backward[1]]"),
-        ),
-        "twins-grad": (twins, finding("twins_agree", where=f"{api}:plain:grad", op=1)),
-        "twins-loss": (twins, finding("twins_agree", where=f"{api}:plain:loss", op=0)),
-        "twins-output": (twins, finding("twins_agree", where=f"{api}:plain:output", op=0)),
-        "twins-param": (twins, finding("twins_agree", where=f"{api}:plain:param", op=2)),
-        "offloads": (case, finding("offload_entered", where=f"{api}:less", op=0)),
+        "hang": (case, finding("no_hang", "hang", kind="backward", **ended)),
+        "death": (case, finding("no_rank_death", "rank_death", kind=":-9", failure=DEATH, **ended)),
+        "offloads": (case, counted("offload_entered", "less", op=0, operation="forward")),
     }
+    for quantity, op in (("loss", 0), ("output", 0), ("grad", 1), ("param", 2)):
+        name = "0.weight" if op else f"{quantity}[0]"
+        found = finding("twins_agree", variant="plain", quantity=quantity, op=op, name=name)
+        kinds[f"variant-{quantity}"] = (varied, found)
     if api == "fsdp1":
         detail = single_unit(api, debug_level="DETAIL")
         kinds |= {
-            "reshards": (case, finding("reshard_count", where="fsdp1:less", op=1)),
-            "warning": (detail, finding("order_warning", where="fsdp1:false", op=0)),
-            "order": (detail, finding("order_error", where="fsdp1:silent", op=0)),
+            "reshards": (case, counted("reshard_count", "less", op=1, operation="backward")),
+            "warning": (detail, counted("order_warning", "false", op=0, operation="forward")),
+            "order": (detail, counted("order_error", "silent", op=0, operation="forward")),
         }
     else:
         tracked = single_unit(api, probes=("mem_tracker",))
-        text = (
-            "the tracker's peak is 5 bytes, but should be 72, what must be there at once [rank 0]"
-        )
-        shards = "the tracker counts 5 bytes of sharded parameters, but should count 72 [rank 0]"
-        device = "the tracker's peak is 5 bytes, but should be 72 within 10%, the device's [rank 0]"
         kinds |= {
-            "tracker": (tracked, finding("tracker_accuracy", where="fsdp2:less", message=text)),
-            "tracker-shards": (
-                tracked,
-                finding("tracker_accuracy", where="fsdp2:shards-less", message=shards),
-            ),
-            "tracker-device": (
-                tracked,
-                finding("tracker_accuracy", where="fsdp2:less", message=device),
-            ),
+            f"tracker-{kind}": (tracked, counted("tracker_accuracy", f"{kind}-less"))
+            for kind in ("least", "shards", "device")
         }
-    return kinds
+    return {name: (at, _of(api, found)) for name, (at, found) in kinds.items()}
+
+
+KIND = "RuntimeError@torch/distributed/fsdp/_x.py:unshard:sizes [#] do not fit _ in the storage"
+BUFFERED = Sequential(children=(Linear(out=3), Buffered()))
+
+
+def _of(api: str, found: Finding) -> Finding:
+    return msgspec.structs.replace(found, api=api)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from fsdpfuzz.repro import verify
-from fsdpfuzz.repro._verify import _judge
+from fsdpfuzz.repro.verify import _judge
 from fsdpfuzz.verdict import Finding
-from tests.unit.repro.examples import finding
+from tests.unit.repro.examples import counted, finding
 
-GRAD = finding("grad_parity", where="fsdp2:other")
-HANG = finding("no_hang", "hang", "fsdp2", "no answer")
-DEATH = finding("no_rank_death", "rank_death", "fsdp2:7", "died")
-ORDER = finding("order_error", where="fsdp1:hang")
+GRAD = finding("grad_parity")
+HANG = counted("no_hang", "backward", "hang")
+DEATH = counted("no_rank_death", ":7", "rank_death")
+ORDER = counted("order_error", "hang", api="fsdp1")
 DUMP = "Timeout (0:00:20)!\nThread 0x7f (most recent call first):"
 TORCHRUN = "ChildFailedError: \n  exitcode  : {} (pid: 12)"
 

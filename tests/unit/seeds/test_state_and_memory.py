@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from fsdpfuzz.seeds import MEMORY, STATE_DICT, Seed, fitting
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Forward,
     Fsdp1Plan,
     Fsdp2Plan,
     StateDict,
-    case_places,
+    anatomy,
     check,
     decode,
     digest,
     encode,
-    parameters,
-    planned_units,
-    width_in,
 )
+from fsdpfuzz.seeds import MEMORY, STATE_DICT, Seed, fitting
 
 ROOT, SUBMODULES, FLOW, MIXED = (
     "001: test_state_dict_save_load_root_fully_shard",
@@ -55,9 +52,7 @@ SEEDS = {seed.name: seed for seed in (*STATE_DICT, *MEMORY)}
 
 
 def numel(seed: Seed) -> int:
-    targets = {tie.target for tie in seed.case.ties}
-    found = parameters(seed.case.model, width_in(seed.case))
-    return sum(p.numel for p in found if p.fqn not in targets)
+    return sum(p.numel for p in anatomy(seed.case).distinct)
 
 
 def test_every_parametrisation_is_there_once() -> None:
@@ -79,16 +74,16 @@ def test_the_composite_model(name: str) -> None:
     seed = SEEDS[name]
     # a linear layer, two units of three, and a parameter, each 100 wide
     assert numel(seed) == 7 * (100 * 100 + 100) + 100 * 100
-    assert sum(len(place.buffers) for place in case_places(seed.case)) == 1
+    assert sum(len(place.buffers) for place in anatomy(seed.case).places) == 1
     assert seed.case.program == (StateDict(),)
-    first, (twin,) = seed.case.plan, seed.case.twins
+    first, (variant,) = seed.case.plan, seed.case.twins
     assert isinstance(first, Fsdp1Plan)
-    assert isinstance(twin.plan, Fsdp2Plan)
+    assert isinstance(variant.plan, Fsdp2Plan)
 
 
 def test_which_modules_are_units() -> None:
     def paths(name: str) -> tuple[str, ...]:
-        return planned_units(SEEDS[name].case)
+        return anatomy(SEEDS[name].case).units
 
     assert paths(f"{ROOT}[]") == ("", "body.1", "body.2")
     assert paths(f"{SUBMODULES}[]") == ("body.1", "body.2")
@@ -110,7 +105,7 @@ def test_memory_seeds_have_the_documents_sizes() -> None:
             assert (seed.case.inputs.batch, seed.case.inputs.length) == (16, 512)
             assert len(seed.case.checkpoints) == 4
     for seed in MEMORY:
-        assert [op.__struct_config__.tag for op in seed.case.program] == [
+        assert [op.kind() for op in seed.case.program] == [
             *("forward", "backward", "step", "zero_grad"),
             *("forward", "backward", "step", "zero_grad"),
         ]
@@ -122,8 +117,8 @@ def test_the_small_form_differs_in_size_alone(seed: Seed) -> None:
     assert small is not None
     for field in ("plan", "checkpoints", "optimizer", "program", "loss", "probes", "ties"):
         assert getattr(small, field) == getattr(seed.case, field)
-    kinds = [place.kind for place in case_places(small)]
-    assert kinds == [place.kind for place in case_places(seed.case)]
+    kinds = [place.kind for place in anatomy(small).places]
+    assert kinds == [place.kind for place in anatomy(seed.case).places]
 
 
 def test_a_machine_without_gpus_runs_the_small_form() -> None:

@@ -6,24 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from fsdpfuzz.corpus import Entry, write_entry
-from fsdpfuzz.loop import (
-    CaseDone,
-    Counts,
-    Event,
-    FindingDone,
-    FindingMet,
-    Found,
-    Notice,
-    Rate,
-    RunFinished,
-    RunStarted,
-    Script,
-    Shrinking,
-    Summary,
-)
-from fsdpfuzz.show import Recorder, RunRecord
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
     Activation,
     Backward,
     Branches,
@@ -56,11 +39,32 @@ from fsdpfuzz.spec import (
     Switch,
     Tie,
     Tokens,
-    Twin,
+    Variant,
     ZeroGrad,
     digest,
 )
-from fsdpfuzz.verdict import Finding
+from fsdpfuzz.corpus import Entry, write_entry
+from fsdpfuzz.loop import (
+    CaseDone,
+    Counts,
+    Event,
+    FindingDone,
+    FindingMet,
+    Found,
+    Notice,
+    Rate,
+    RunFinished,
+    RunStarted,
+    Script,
+    Shrinking,
+    Summary,
+)
+from fsdpfuzz.show import Recorder, RunRecord
+from fsdpfuzz.verdict import Failure, Finding
+
+KNOWN, SILENT = "fsdp1-identity-unit", "fsdp2-repeated-reentrant"
+"""Two of the known defects on file."""
+UNSHARD = "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py:unshard"
 
 SMALL = CaseSpec(
     world_size=2,
@@ -126,7 +130,7 @@ RICH = CaseSpec(
     ),
     loss="sum",
     debug_level="DETAIL",
-    twins=(Twin(name="flat", plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)), checkpoints=()),),
+    twins=(Variant(name="flat", plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)), checkpoints=()),),
 )
 
 REFUSED = CaseSpec(
@@ -186,7 +190,7 @@ def many_cases(number: int, seed: int = 1) -> Iterator[CaseSpec]:
 
 REPRO = '''"""fsdp1 does not average the gradients of its second unit.
 
-grad=1.25, but should be 0.625 [1.weight on rank 0 after backward 1]
+grad=1.25, but should be 0.625 within 1e-06 [1.weight, rank 0, backward program[1]]
 
 torch 2.13.0, gloo, 2 ranks. Run: torchrun --nproc-per-node 2 repro.py
 """
@@ -255,7 +259,7 @@ def events(folder: Path, number: int, clock: Clock) -> Iterator[Event]:
             status="finding" if i % 40 == 0 else "rejected" if i % 11 == 0 else "passed",
             seconds=0.05,
             restarts=restarts,
-            known=("fsdp1-kept-quiet-unit",) if i % 40 == 0 else (),
+            known=(KNOWN,) if i % 40 == 0 else (),
         )
         for at, found in ((40, known), (80, steady), (200, flaky)):
             if i == at:
@@ -266,7 +270,7 @@ def events(folder: Path, number: int, clock: Clock) -> Iterator[Event]:
         yield Shrinking(key=steady.finding.key, tries=tries, bytes=400 - tries, restarts=restarts)
     yield FindingDone(found=steady)
     yield FindingDone(found=flaky)
-    yield Notice(text="known finding fsdp2-repeated did not show; does it still exist?")
+    yield Notice(text=f"known defect {SILENT} did not show; does it still exist?")
     yield RunFinished(
         summary=Summary(
             started=started,
@@ -274,7 +278,7 @@ def events(folder: Path, number: int, clock: Clock) -> Iterator[Event]:
             seconds=clock.now - 100.0,
             pool_restarts=restarts,
             findings=(known, steady, flaky),
-            silent_known=("fsdp2-repeated-reentrant",),
+            silent_known=(SILENT,),
         )
     )
 
@@ -292,11 +296,17 @@ def findings(folder: Path) -> tuple[Found, Found, Found]:
         finding=Finding(
             invariant="grad_parity",
             symptom="mismatch",
-            where="fsdp1:doubled",
-            message="grad=1.25, but should be 0.625 [1.weight on rank 0 after backward 1]",
+            api="fsdp1",
+            detail="times-ranks",
+            op=1,
+            operation="backward",
+            quantity="grad",
+            name="1.weight",
+            ranks=(0,),
+            world_size=2,
             observed="1.25",
             expected="0.625",
-            op=1,
+            allowed=1e-6,
         ),
         property_name="parity",
         case=paths[0],
@@ -317,14 +327,23 @@ def findings(folder: Path) -> tuple[Found, Found, Found]:
     )
     flaky = Found(
         finding=Finding(
-            invariant="same_error_everywhere",
+            invariant="ranks_agree",
             symptom="rank_divergence",
-            where="fsdp2:torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py:unshard",
-            message="ranks raised different errors:\n"
-            "  rank 0: RuntimeError <script>alert(1)</script>\n"
-            "  rank 1: none \x1b[31m\udc80",
-            observed="rank 0: RuntimeError: The size of tensor a (3) must match, rank 1: nothing",
-            expected="rank 0: RuntimeError: The size of tensor a (3) must match, rank 1: the same",
+            api="fsdp2",
+            kind=f"RuntimeError@{UNSHARD}:The size of tensor a (#) must match",
+            op=0,
+            operation="forward",
+            ranks=(0,),
+            world_size=4,
+            observed="RuntimeError",
+            expected="no exception",
+            failure=Failure(
+                type="RuntimeError",
+                text="The size of tensor a (3) must match\n"
+                "  at <script>alert(1)</script>\n  in \x1b[31m\udc80",
+                place=UNSHARD,
+                stage="case:forward[0]",
+            ),
         ),
         property_name="state_dict",
         case=paths[1],
@@ -337,16 +356,21 @@ def findings(folder: Path) -> tuple[Found, Found, Found]:
         finding=Finding(
             invariant="resharded_after_backward",
             symptom="leak",
-            where="fsdp1",
-            message="units 0 are unsharded, but should be sharded",
-            observed="unsharded",
+            api="fsdp1",
+            op=1,
+            operation="backward",
+            quantity="units",
+            unit="0",
+            ranks=(0,),
+            world_size=2,
+            observed="['0'] unsharded",
             expected="sharded",
         ),
         property_name="memory",
         case=paths[2],
         digest=digest(REFUSED),
         examples_to_find=40,
-        known="fsdp1-kept-quiet-unit",
+        known=KNOWN,
         seconds=3.6,
     )
     return steady, flaky, known

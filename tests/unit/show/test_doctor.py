@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import fsdpfuzz.show._doctor as doctor
+from fsdpfuzz.case import CaseSpec, digest
 from fsdpfuzz.errors import MachineError, PoolError
+from fsdpfuzz.known import Known
 from fsdpfuzz.observations import Observation, RankReport
 from fsdpfuzz.pool import Machine
 from fsdpfuzz.show import Diagnosis, Memory, as_diagnosis, diagnose, memory_limits
 from fsdpfuzz.show._limits import in_words
-from fsdpfuzz.spec import CaseSpec, digest
 from fsdpfuzz.verdict import Finding, Verdict
 
 ALL = dict.fromkeys(doctor.FEATURES, True)
@@ -37,6 +38,8 @@ class Ranks:
 
     fail: str | None = None
 
+    sees: ClassVar[dict[str, int]] = {"nccl": 2}
+
     def __init__(self, world_size: int, backend: str, **_: Any) -> None:
         self.world_size, self.backend = world_size, backend
 
@@ -49,6 +52,7 @@ class Ranks:
     def start(self) -> None:
         if self.fail:
             raise PoolError(self.fail)
+        self.gpus = self.sees.get(self.backend, 0)
 
     def run(self, case: CaseSpec) -> Observation:
         name = digest(case)
@@ -78,6 +82,10 @@ def told(**options: Any) -> Diagnosis:
     return as_diagnosis(list(diagnose(**options)))
 
 
+def device(diagnosis: Diagnosis) -> str:
+    return next(check.detail for check in diagnosis.checks if check.name == "device")
+
+
 def state(diagnosis: Diagnosis) -> dict[str, str]:
     return {check.name: check.state for check in diagnosis.checks}
 
@@ -103,6 +111,19 @@ def test_a_machine_with_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     gloo = told(backend="gloo")
     assert [item.why for item in gloo.skipped] == ["gloo was chosen"]
+    assert device(diagnosis) == "cuda, one for each rank, of 2"
+    assert device(gloo) == "cpu; 2 GPUs hidden from the ranks"
+    assert device(told()) == device(diagnosis)
+
+
+def test_ranks_that_see_gpus_which_they_should_not_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "probe_machine", lambda: GPUS)
+    monkeypatch.setattr(Ranks, "sees", {"gloo": 1})
+    diagnosis = told(backend="gloo")
+    assert state(diagnosis)["device"] == "note"
+    assert device(diagnosis).startswith("cpu, but the ranks see 1 GPU: ")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +158,7 @@ def test_ranks_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_machine_that_trains_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Finding(
-        invariant="grad_parity", symptom="mismatch", where="fsdp1", message="2, but should be 1"
+        invariant="grad_parity", symptom="mismatch", api="fsdp1", observed="2", expected="1"
     )
     monkeypatch.setattr(
         doctor,
@@ -148,10 +169,25 @@ def test_a_machine_that_trains_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
             reason="nothing learnt",
         ),
     )
-    assert told().missing == (
-        "training, fsdp1: grad_parity/mismatch/fsdp1: 2, but should be 1",
-        "training, fsdp2: vacuous: nothing learnt",
+    diagnosis = told()
+    assert diagnosis.missing == ("training, fsdp2: vacuous: nothing learnt",)
+    (note,) = [check for check in diagnosis.checks if check.name == "training, fsdp1"]
+    assert (note.state, note.detail) == (
+        "note",
+        "FSDP is wrong here, which is new: grad_parity/mismatch/fsdp1: 2, but should be 1",
     )
+    monkeypatch.setattr(Known, "match", lambda *_, **__: "K1")
+    (note,) = [check for check in told().checks if check.name == "training, fsdp1"]
+    assert note.detail.startswith("FSDP is wrong here, known as K1: grad_parity")
+
+
+def test_ranks_that_hang_in_training_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding(invariant="no_hang", symptom="hang", api="fsdp1", observed="2", expected="1")
+    monkeypatch.setattr(doctor, "judge", lambda *_: Verdict(status="finding", findings=(finding,)))
+    assert [text.partition(": ")[0] for text in told().missing] == [
+        "training, fsdp1",
+        "training, fsdp2",
+    ]
 
 
 def test_a_torch_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:

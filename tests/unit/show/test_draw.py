@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
 
-from fsdpfuzz.show import ModuleSketch, draw, program_lines, sketch
-from fsdpfuzz.spec import (
+from fsdpfuzz.case import (
+    DIMENSIONS,
     Backward,
     CaseSpec,
     Forward,
+    Fsdp1Plan,
     Fsdp1Unit,
     Fsdp2Unit,
     Op,
     Step,
     ZeroGrad,
-    case_places,
-    frozen_names,
-    parameters,
-    planned_units,
+    anatomy,
+    is_sound,
+    lower,
+    variants,
 )
+from fsdpfuzz.case.loss import LossDimension
+from fsdpfuzz.show import ModuleSketch, _draw, draw, program_lines, sketch
+from fsdpfuzz.show._words import unit_words
 from fsdpfuzz.strategies import cases
 from tests.unit.show.samples import REFUSED, RICH, SMALL
 
@@ -81,7 +88,7 @@ sharding   fsdp1, CustomPolicy, 3 units, all use_orig_params
 ranks      4
 loss       sum of the output
 debug      DETAIL
-twin       flat: fsdp1, wrapped one by one, 1 unit: root; checkpoints none
+variant    flat: fsdp1, wrapped one by one, 1 unit: root; checkpoints none
 digest     51ed26c89e63f766, seed 7
 """
 
@@ -112,6 +119,35 @@ def test_drawings(case: CaseSpec, drawn: str) -> None:
     assert draw(case) == drawn
 
 
+@pytest.mark.parametrize("case", [SMALL, RICH, REFUSED])
+def test_a_case_that_does_something_else_looks_different(case: CaseSpec) -> None:
+    def seen(case: CaseSpec) -> str:
+        return draw(case).partition("\ndigest ")[0]
+
+    plainer = [s.case for d in DIMENSIONS for s in d.simpler(case) if is_sound(s.case)]
+    others = [other for other in plainer if runs(other) != runs(case)]
+    assert len(others) > 5
+    assert [other for other in others if seen(other) == seen(case)] == []
+
+
+def runs(case: CaseSpec) -> list[object]:
+    """All that is run; a policy gives units some of the root's options whatever is their own."""
+    return [lower(anatomy(run)) for run in variants(case).values()]
+
+
+class Weather(LossDimension):
+    """A dimension that the drawing has never heard of."""
+
+    def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
+        yield "weather", "fair"
+
+
+def test_a_new_dimension_is_drawn_before_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_draw, "DIMENSIONS", (Weather(), *DIMENSIONS))
+    expected = DRAWN_SMALL.replace("\ndigest ", "\nweather    fair\ndigest ")
+    assert draw(SMALL) == expected
+
+
 @pytest.mark.parametrize(
     "variables",
     [
@@ -132,21 +168,20 @@ def test_the_surroundings_do_not_change_a_drawing(
 @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(case=cases(world_sizes=(2, 3)))
 def test_every_mark_is_drawn(case: CaseSpec) -> None:
+    a = anatomy(case)
     found = list(_all(sketch(case)))
     marks = [mark.kind for module in found for mark in module.marks]
     parts = [part for module in found for part in module.parameters]
     inner = [mark.kind for part in parts for mark in part.marks]
-    assert len(found) == len(case_places(case))
-    assert marks.count("unit") == len(planned_units(case))
+    assert len(found) == len(a.places)
+    assert marks.count("unit") == len(a.units)
     assert marks.count("checkpoint") == len(case.checkpoints)
-    own = [parameter for place in case_places(case) for parameter in place.parameters]
-    assert len(parts) == len(own)
-    assert inner.count("frozen") == len(frozen_names(case))
-    assert inner.count("unused") == sum(not parameter.used for parameter in own)
-    tied = {tie.source for tie in case.ties} | {tie.target for tie in case.ties}
-    assert inner.count("tied") == len(tied)
+    assert len(parts) == len(a.parameters)
+    assert inner.count("frozen") == len(a.frozen)
+    assert inner.count("unused") == sum(not parameter.used for parameter in a.parameters)
+    assert inner.count("tied") == len({*a.source, *a.source.values()})
     text = draw(case)
-    assert text.count("(frozen") + text.count(", frozen") >= min(1, len(frozen_names(case)))
+    assert text.count("(frozen") + text.count(", frozen") >= min(1, len(a.frozen))
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
@@ -197,16 +232,10 @@ def test_programs(program: tuple[Op, ...], lines: tuple[str, ...]) -> None:
     ],
 )
 def test_units(unit: Fsdp1Unit | Fsdp2Unit, words: str) -> None:
-    from fsdpfuzz.show._words import unit_words
-
     assert unit_words(unit) == words
 
 
 def test_what_units_have_in_common_is_said_once() -> None:
-    from msgspec.structs import replace
-
-    from fsdpfuzz.spec import Fsdp1Plan
-
     alike = Fsdp1Plan(
         units=tuple(
             Fsdp1Unit(path=p, sharding="NO_SHARD", forward_prefetch=p == "0") for p in ("", "0")
@@ -219,4 +248,3 @@ def test_what_units_have_in_common_is_said_once() -> None:
         "0 linear 3→2  [checkpoint_wrapper reentrant around the unit]  [unit forward_prefetch]"
         in text
     )
-    assert parameters(SMALL.model, 3)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
-from fsdpfuzz.show import PairCounts, PairTable
+from fsdpfuzz.case import FEATURES, CaseSpec, features
+from fsdpfuzz.seeds import SEEDS
+from fsdpfuzz.show import PairCounts, PairTable, Value
 from fsdpfuzz.show._heat import heat_maps, legend, short
-from fsdpfuzz.show._pairs import GROUPS, MAX_VALUES, ONLY_FSDP1, ONLY_FSDP2, OTHER
-from fsdpfuzz.spec import FEATURES, features
-from tests.unit.show.samples import many_cases
+from fsdpfuzz.show._pairs import GROUPS, MAX_VALUES, OTHER, _exclusive
+from tests.unit.show.samples import REFUSED, RICH, SMALL, many_cases
 
 
 def counted(*cases: dict[str, str]) -> PairTable:
@@ -52,6 +55,7 @@ def test_what_cannot_come_together_is_not_missed() -> None:
     assert not table.possible(value["reshard_after_forward=on"], value["sharding=NO_SHARD"])
     assert not table.possible(value["sharding=NO_SHARD"], value["sharding=FULL_SHARD"])
     assert not table.possible(value["frozen_unit=on"], value["freeze=none"])
+    assert not table.possible(value["freeze=none"], value["frozen_unit=on"])
     assert table.possible(value["frozen_unit=off"], value["freeze=none"])
     assert table.possible(value["api=fsdp2"], value["tied=nested"])
 
@@ -81,8 +85,8 @@ def test_values_that_no_case_took() -> None:
     } <= missing
     assert not missing & {"sharding=NO_SHARD", "api=fsdp1", "tied=no"}
     of_one_api = {value.option for value in counted(ABC[3]).missing}
-    assert not of_one_api & ONLY_FSDP1
-    assert {value.option for value in counted(ABC[3]).missing} & ONLY_FSDP2
+    apis = {FEATURES[option].apis for option in of_one_api}
+    assert apis == {("fsdp1", "fsdp2"), ("fsdp2",)}
 
 
 def test_memory_is_bounded() -> None:
@@ -106,13 +110,38 @@ def test_the_order_of_cases_does_not_change_the_table() -> None:
     assert counted(*cases) == counted(*reversed(cases))
 
 
-def test_every_feature_has_its_place() -> None:
-    grouped = [name for group in GROUPS.values() for name in group]
+def test_every_feature_is_shown_in_one_group() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
     assert sorted(grouped) == sorted(FEATURES)
-    for name, values in ((n, v) for group in GROUPS.values() for n, v in group.items()):
-        named = [value for value in values if value not in ("on", "off")]
-        said = FEATURES[name]
-        assert all(value in said for value in named) or name in ("steps", "checkpoint"), name
+    assert all(GROUPS.values())
+
+
+@pytest.mark.parametrize("name", sorted(FEATURES.keys() - {"steps", "variants"}))
+def test_what_a_feature_is_about_names_its_values(name: str) -> None:
+    about, values = FEATURES[name].about, set(FEATURES[name].values)
+    if re.match("(on|off) when ", about):
+        values -= {"on", "off"}
+    words = {v for v in values if re.search(rf"(?<![\w-]){re.escape(v)}(?![\w-])", about)}
+    assert words == values
+
+
+def test_values_that_exclude_each_other_are_values() -> None:
+    for feature in FEATURES.values():
+        assert feature.excludes.keys() <= set(feature.values)
+        for others in feature.excludes.values():
+            assert others.keys() <= FEATURES.keys()
+            for other, values in others.items():
+                assert values
+                assert set(values) <= set(FEATURES[other].values)
+
+
+@pytest.mark.parametrize(
+    "cases", [tuple(seed.case for seed in SEEDS), (SMALL, RICH, REFUSED), tuple(many_cases(200))]
+)
+def test_no_case_has_values_that_exclude_each_other(cases: tuple[CaseSpec, ...]) -> None:
+    for case in cases:
+        values = [Value(option=o, value=v) for o, v in features(case).items()]
+        assert [(str(a), str(b)) for a in values for b in values if _exclusive(a, b)] == []
 
 
 def test_heat_maps_show_every_value_in_rows_and_once_in_columns() -> None:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from fsdpfuzz.loop import FindingMet, RunStarted
-from fsdpfuzz.show import Recorder, RunRecord, Sample
+from fsdpfuzz.loop import FindingMet, RunFinished, RunStarted
+from fsdpfuzz.show import Recorder, RunRecord, Sample, render
 from fsdpfuzz.show._charts import BINS, charts, duration
 from fsdpfuzz.show._diff import difference
 from fsdpfuzz.show._record import MAX_SAMPLES, Samples
-from tests.unit.show.samples import REPRO, SMALL, Clock, a_record, a_run, events, findings
+from tests.unit.show.samples import (
+    KNOWN,
+    REPRO,
+    SILENT,
+    SMALL,
+    Clock,
+    a_record,
+    a_run,
+    events,
+    findings,
+)
 
 
 def test_a_run(tmp_path: Path) -> None:
@@ -22,11 +34,11 @@ def test_a_run(tmp_path: Path) -> None:
     assert (record.examples, record.passed, record.rejected) == (240, 213, 21)
     assert record.pool_restarts == 24
     assert record.exit_code == 1
-    assert [finding.known for finding in record.findings] == ["fsdp1-kept-quiet-unit", None, None]
-    assert record.known_met[0].id == "fsdp1-kept-quiet-unit"
+    assert [finding.known for finding in record.findings] == [KNOWN, None, None]
+    assert record.known_met[0].id == KNOWN
     assert record.known_met[0].cases == 6
-    assert [entry.id for entry in record.known_silent] == ["fsdp2-repeated-reentrant"]
-    assert record.notices == ("known finding fsdp2-repeated did not show; does it still exist?",)
+    assert [entry.id for entry in record.known_silent] == [SILENT]
+    assert record.notices == (f"known defect {SILENT} did not show; does it still exist?",)
     assert record.pairs.cases == 240
     last = record.samples[-1]
     assert (last.examples, last.new, last.known, last.restarts) == (240, 2, 1, 24)
@@ -44,11 +56,14 @@ def test_a_finding_comes_with_case_script_and_what_came_of_it(tmp_path: Path) ->
     assert (flaky.rate, flaky.confirmation, flaky.repro) == ("failed 3 of 10", "unknown", "")
 
 
-def test_reasons_come_from_the_known_file(tmp_path: Path) -> None:
-    known = Path(__file__).parents[3] / "corpus" / "known.json"
-    record = a_run(tmp_path, 40, known).record()
-    assert record.known_met[0].reason.startswith("Under SHARD_GRAD_OP")
-    assert record.known_silent[0].reason
+def test_reasons_come_from_the_known_defects(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[3] / "corpus" / "known"
+    record = a_run(tmp_path, 40, folder).record()
+    told = {entry.id: entry.reason for entry in (*record.known_met, *record.known_silent)}
+    assert told == {
+        name: json.loads((folder / f"{name}.json").read_text())["reason"]
+        for name in (KNOWN, SILENT)
+    }
 
 
 def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
@@ -57,7 +72,7 @@ def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
         path.unlink()
     _, steady, _ = recorder.record().findings
     assert steady.case is None
-    assert "no such file" in steady.fault
+    assert "no such file" in steady.unreadable
     assert steady.repro == ""
     assert steady.repro_path
 
@@ -135,3 +150,22 @@ def test_texts_differ_by_words() -> None:
     ]
     assert difference("same", "same").observed[0].changed is False
     assert difference("", "x").observed == ()
+
+
+def test_what_is_unconfirmed_is_no_finding(tmp_path: Path) -> None:
+    recorder = a_run(tmp_path, 40)
+    *_, last = events(tmp_path, 40, Clock())
+    assert isinstance(last, RunFinished)
+    *others, doubtful = last.summary.findings
+    assert doubtful.known is None
+    summary = replace(
+        last.summary, findings=tuple(others), unconfirmed=(doubtful,), harness_errors=2
+    )
+    recorder(RunFinished(summary=summary))
+    record = recorder.record()
+    assert doubtful.finding.key not in [finding.key for finding in record.findings]
+    assert [finding.key for finding in record.unconfirmed] == [doubtful.finding.key]
+    assert record.harness_errors == 2
+    page = render(record)
+    assert "<h3>Unconfirmed</h3>" in page
+    assert "2 harness errors" in page

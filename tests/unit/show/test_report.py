@@ -14,8 +14,9 @@ import pytest
 
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.show import KnownRecord, RunRecord, render, write_report
+from fsdpfuzz.show._pairs import GROUPS
 from fsdpfuzz.show._report import visible
-from tests.unit.show.samples import a_record
+from tests.unit.show.samples import SILENT, a_record
 
 NASTY = "</script><img src=x onerror=alert(1)>\"'><b>\x1b[31m\udc80{{ 7777*7777 }}"
 VOID = {"meta", "link", "input", "path", "wbr"}
@@ -149,7 +150,7 @@ def test_the_repro_is_there_to_copy_and_the_rest_to_read(record: RunRecord) -> N
         assert part in told
     assert steady.ablation[0] in told
     assert "Restarts of the ranks" in told
-    assert "fsdp2-repeated-reentrant" in told
+    assert SILENT in told
 
 
 def test_paths_in_the_folder_of_the_report_are_short(record: RunRecord, tmp_path: Path) -> None:
@@ -170,6 +171,14 @@ def test_paths_in_the_folder_of_the_report_are_short(record: RunRecord, tmp_path
 def test_the_sentence_on_top(record: RunRecord, changes: dict[str, object], sentence: str) -> None:
     text = render(msgspec.structs.replace(record, **changes))
     assert f"<h1>{sentence}</h1>" in text
+
+
+def test_every_group_of_options_can_be_looked_at(record: RunRecord) -> None:
+    page = Page(render(record))
+    picks = [a["id"] for a in page.of("input")]
+    assert picks == [f"heat-{i}" for i in range(1, len(GROUPS) + 1)]
+    for i in range(1, len(GROUPS) + 1):
+        assert f".pick{i}:checked ~ .map{i} {{ display: block; }}" in "".join(page.text)
 
 
 def test_an_empty_run_is_reported() -> None:

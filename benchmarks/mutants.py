@@ -1,0 +1,139 @@
+"""Mutants of FSDP's own files: how many the fuzzer kills, and how many the seeds alone do.
+
+    python benchmarks/mutants.py [--number 300] [--sample-seed 12] [--jobs N] [--examples 300]
+        [--only ID...] [--seeds-only] [--without-seeds] [--json FILE] [--max-seconds S]
+    python benchmarks/mutants.py --list
+
+A fixed random sample of all mutants on lines that the fuzzer reaches is planted, one after the
+other. Which lines these are is found out first, and kept beside the records. Survivors are shown
+with what was changed: whether one is equivalent, a reader has to say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rich.console import Console
+
+from benchmarks.many_plants import ROOT, Bench, Job, Record, add_options
+from benchmarks.mutation import MODULES, REACHED, Mutant, all_mutants
+
+PLANTS = "benchmarks.mutation"
+SCORE = 0.85
+RUNS_TO_REACH = 300
+"""Examples after which the lines that are reached hardly grow any more."""
+
+
+def reached_lines(options: argparse.Namespace, folder: Path) -> dict[str, set[int]]:
+    """Lines of each file that the seeds and some examples run; found out once for each torch."""
+    path = folder / f"reached-{version('torch')}.json"
+    if not path.exists():
+        seen = folder / "reached"
+        seen.mkdir(parents=True, exist_ok=True)
+        for kind in ("seeds", "kill"):
+            words = [sys.executable, "-m", "benchmarks.one_plant", kind]
+            words += ["--plant", f"{PLANTS}:trace", "--examples", str(RUNS_TO_REACH)]
+            words += ["--seconds", "400", "--seed", str(options.seed), "--backend", "gloo"]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", REACHED: str(seen)}
+            environment["PYTHONPATH"] = os.pathsep.join(
+                [str(ROOT), os.environ.get("PYTHONPATH", "")]
+            )
+            subprocess.run(words, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        lines: dict[str, set[int]] = {}
+        for file in seen.iterdir():
+            for name, numbers in json.loads(file.read_bytes()).items():
+                lines.setdefault(name, set()).update(numbers)
+        path.write_text(json.dumps({name: sorted(found) for name, found in lines.items()}))
+    document = json.loads(path.read_bytes())
+    return {name: set(found) for name, found in document.items()}
+
+
+def sample(options: argparse.Namespace, reached: dict[str, set[int]]) -> list[Mutant]:
+    """The same ones for the same torch, number and seed of the sample."""
+    mutants = [m for m in all_mutants() if m.line in reached.get(m.module, ())]
+    chosen = random.Random(options.sample_seed).sample(mutants, min(options.number, len(mutants)))
+    return sorted(chosen, key=lambda mutant: (mutant.module, mutant.line, mutant.id))
+
+
+def show(mutants: list[Mutant], bench: Bench, console: Console) -> float:
+    """The survivors, the score of each module, and that of all."""
+    killed = {"kill": 0, "seeds": 0}
+    for module in MODULES:
+        own = [m for m in mutants if m.module == module]
+        for kind, seen in killed.items():
+            records = [bench.records.get((m.id, kind)) for m in own]
+            ran = [record for record in records if record is not None]
+            dead = sum(record["status"] == "found" for record in ran)
+            killed[kind] = seen + dead
+            if ran:
+                console.print(f"{module}: {dead} of {len(ran)} killed ({kind})", highlight=False)
+    for mutant in mutants:
+        record = bench.records.get((mutant.id, "kill"))
+        if record is not None and record["status"] != "found":
+            console.print(f"{record['status']}: {mutant}", markup=False, highlight=False)
+    total = sum((m.id, "kill") in bench.records for m in mutants)
+    seeded = sum((m.id, "seeds") in bench.records for m in mutants)
+    if total:
+        console.print(f"{killed['kill']} of {total} killed ({killed['kill'] / total:.1%})")
+    if seeded:
+        console.print(f"{killed['seeds']} of {seeded} by the seeds alone")
+    return killed["kill"] / total if total else 1.0
+
+
+def progress(console: Console, total: int) -> Callable[[Job, Record], None]:
+    """Says of each mutant what became of it."""
+    done = 0
+
+    def tell(job: Job, record: Record) -> None:
+        nonlocal done
+        done += 1
+        what = record.get("key") or record.get("reason", "")
+        line = f"[{done}/{total}] {job.kind} {job.id}: {record['status']} {what}"
+        console.print(line[:200], markup=False, highlight=False)
+
+    return tell
+
+
+def main() -> int:
+    """Runs what has no record yet. The score counts equivalent mutants as survivors."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--number", type=int, default=300)
+    parser.add_argument("--sample-seed", type=int, default=12)
+    parser.add_argument("--list", action="store_true", help="show the sample and run nothing")
+    add_options(parser, Path(".fsdpfuzz/mutants.jsonl"))
+    parser.set_defaults(examples=300, after=0)
+    options = parser.parse_args()
+    console = Console(width=170)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    mutants = sample(options, reached_lines(options, options.json.resolve().parent))
+    if options.list:
+        for mutant in mutants:
+            console.print(str(mutant), markup=False, highlight=False)
+        return 0
+    wanted = [m for m in mutants if not options.only or m.id in options.only]
+    jobs = []
+    if not options.seeds_only:
+        jobs += [Job(id=m.id, kind="kill", plant=f"{PLANTS}:{m.id}") for m in wanted]
+    if not options.without_seeds:
+        jobs += [Job(id=m.id, kind="seeds", plant=f"{PLANTS}:{m.id}") for m in wanted]
+    bench = Bench(options.json, options)
+    complete = bench.run(jobs, progress(console, len(jobs)))
+    score = show(wanted, bench, console)
+    if not complete:
+        console.print("there was no time for all; the same command goes on")
+        return 2
+    return 1 if score < SCORE else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

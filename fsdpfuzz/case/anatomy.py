@@ -1,0 +1,256 @@
+"""What follows from a case, computed once and passed on: places, units, owners, flow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+
+import msgspec
+
+from fsdpfuzz.case.flow import MAX_CALLS, Situation, requires, situations
+from fsdpfuzz.case.modules import TOKENS, Called, Parameter, Place, Switch, Walk
+from fsdpfuzz.case.operations import Forward, Op
+from fsdpfuzz.case.paths import innermost, join, outermost, within
+from fsdpfuzz.case.spec import CaseSpec
+from fsdpfuzz.case.tree import places_of
+from fsdpfuzz.case.units.sharding import shards
+from fsdpfuzz.case.wrap import Fsdp1Plan, Fsdp2Plan, Plan, Unit, unit_of, unit_paths
+
+
+class Anatomy:
+    """A case with all that follows from it. Get it by `anatomy`; nothing in it is changed."""
+
+    def __init__(self, case: CaseSpec) -> None:
+        self.case = case
+        self.plan: Plan = case.plan
+        self.api = case.api
+        self._calls: dict[tuple[int, int], tuple[Called, ...]] = {}
+
+    @property
+    def fsdp1(self) -> bool:
+        """Whether the API is ``FullyShardedDataParallel``."""
+        return isinstance(self.plan, Fsdp1Plan)
+
+    @cached_property
+    def width_in(self) -> int:
+        """Width of the inputs; `TOKENS` when they are tokens."""
+        return self.case.inputs.width_out()
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """All modules, parents before children, as ``named_modules`` orders them."""
+        return places_of(self.case.model, self.width_in)
+
+    @cached_property
+    def by_path(self) -> dict[str, Place]:
+        """The places by FQN."""
+        return {place.path: place for place in self.places}
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of module that occur."""
+        return frozenset(place.kind for place in self.places)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All parameters in the order of ``named_parameters``, ties not yet applied."""
+        return tuple(p for place in self.places for p in place.parameters)
+
+    @cached_property
+    def by_fqn(self) -> dict[str, Parameter]:
+        """The parameters by FQN."""
+        return {parameter.fqn: parameter for parameter in self.parameters}
+
+    @cached_property
+    def source(self) -> dict[str, str]:
+        """For each target of a tie the parameter that it is."""
+        return {tie.target: tie.source for tie in self.case.ties}
+
+    @cached_property
+    def distinct(self) -> tuple[Parameter, ...]:
+        """The parameters, each tied one once, by the name of the tie's source."""
+        return tuple(p for p in self.parameters if p.fqn not in self.source)
+
+    def canonical(self, fqn: str) -> str:
+        """The FQN under which the reference knows a parameter."""
+        return self.source.get(fqn, fqn)
+
+    def canonical_names(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The names, those of tied parameters by their source, each once."""
+        return tuple(dict.fromkeys(self.canonical(name) for name in names))
+
+    @cached_property
+    def frozen(self) -> frozenset[str]:
+        """FQNs of the parameters without ``requires_grad`` at the start, tie targets included."""
+        frozen = set(self.case.frozen)
+        frozen.update(target for target, source in self.source.items() if source in frozen)
+        return frozenset(frozen)
+
+    @cached_property
+    def units(self) -> tuple[str, ...]:
+        """FQNs of the units that FSDP is to make, parents first."""
+        return unit_paths(self.plan, self.places)
+
+    @cached_property
+    def roots(self) -> tuple[str, ...]:
+        """The units that lie in no other; FSDP calls them root modules."""
+        return outermost(self.units)
+
+    @cached_property
+    def options(self) -> Mapping[str, Unit]:
+        """The options that hold for each unit."""
+        return {path: unit_of(self.plan, path) for path in self.units}
+
+    def shards(self, path: str | None) -> int:
+        """The number of ranks that the unit at ``path`` is sharded over; all for no unit.
+
+        Neighbours in rank: with several such groups the first has the ranks from 0 on.
+        """
+        return shards(self.case, None if path is None else self.options[path])
+
+    @cached_property
+    def owners(self) -> dict[str, str | None]:
+        """For each parameter FQN the unit that manages it, or None.
+
+        A unit manages the parameters of its subtree that no deeper unit manages. None stands
+        for a parameter outside all units or one that its unit ignores. Both names of a tied
+        parameter are listed, each with the unit in which that name stands.
+        """
+        units = frozenset(self.units)
+        # With a policy the root's call says what all units ignore.
+        policy = isinstance(self.plan, Fsdp1Plan) and self.plan.wrap != "nested"
+        ignored = {
+            path: unit_of(self.plan, "" if policy else path).ignored
+            for path in units
+            if self.plan.units
+        }
+        owners: dict[str, str | None] = {}
+        for place in self.places:
+            if not place.parameters:
+                continue
+            owner = innermost(place.path, units)
+            if owner is not None and any(within(place.path, path) for path in ignored[owner]):
+                owner = None
+            owners.update((parameter.fqn, owner) for parameter in place.parameters)
+        return owners
+
+    @cached_property
+    def owned(self) -> dict[str, list[Parameter]]:
+        """For each unit the parameters that it manages, one tied within the unit once."""
+        within_unit = {
+            target
+            for target, source in self.source.items()
+            if self.owners.get(source) == self.owners.get(target)
+        }
+        owned: dict[str, list[Parameter]] = {path: [] for path in self.units}
+        for parameter in self.parameters:
+            owner = self.owners[parameter.fqn]
+            if owner is not None and parameter.fqn not in within_unit:
+                owned[owner].append(parameter)
+        return owned
+
+    @cached_property
+    def managed(self) -> dict[str | None, list[Parameter]]:
+        """The distinct parameters by the unit that manages their source, in the model's order."""
+        groups: dict[str | None, list[Parameter]] = {}
+        for parameter in self.distinct:
+            groups.setdefault(self.owners[parameter.fqn], []).append(parameter)
+        return groups
+
+    @cached_property
+    def brought_ties(self) -> dict[str, str]:
+        """For each second name that a module gives a parameter of its own the first one."""
+        return {
+            join(place.path, second): join(place.path, first)
+            for place in self.places
+            if place.node is not None
+            for first, second in place.node.own_ties()
+        }
+
+    @cached_property
+    def shared(self) -> tuple[tuple[str, str | None, str | None], ...]:
+        """Each tie: the parameter by its source, and the units in which its two names stand."""
+        units = frozenset(self.units)
+        drawn = (
+            (tie.source, self.owners[tie.source], self.owners[tie.target]) for tie in self.case.ties
+        )
+        brought = (
+            (source, self.owners[source], innermost(name.rpartition(".")[0], units))
+            for name, source in self.brought_ties.items()
+        )
+        return (*drawn, *brought)
+
+    @cached_property
+    def split_ties(self) -> tuple[tuple[str, str], ...]:
+        """The pairs of units (source's, target's) of the ties that join two different units."""
+        pairs = ((first, second) for _, first, second in self.shared)
+        return tuple((a, b) for a, b in pairs if a is not None and b is not None and a != b)
+
+    def common_root(self, first: str, second: str) -> bool:
+        """Whether two units lie under one root."""
+        return any(within(first, path) and within(second, path) for path in self.units)
+
+    @cached_property
+    def switches(self) -> tuple[str, ...]:
+        """Paths of the switches."""
+        return tuple(place.path for place in self.places if isinstance(place.node, Switch))
+
+    def situations(self, rank: int) -> Iterator[tuple[int, Op, Situation]]:
+        """Each operation with its index and the situation in which ``rank`` runs it."""
+        return situations(self, rank)
+
+    def calls(self, op: Forward, now: Situation) -> Iterator[Called]:
+        """The modules that ``op`` calls, in order, parents before children; at most `MAX_CALLS`."""
+        place = self.by_path[op.target]
+        if place.node is None:
+            return
+        requires_grad = requires(self, now)
+        own = {
+            place.path: any(p.used and requires_grad(p.fqn) for p in place.parameters)
+            for place in self.places
+        }
+        walk = Walk(tuple(self.by_path), now.active, own.__getitem__)
+        steps = walk.visit(place.node, op.target, self.case.inputs.needs_grad(), grad=op.grad)
+        for _ in range(MAX_CALLS):
+            step = next(steps, None)
+            if step is None:
+                return
+            yield step
+
+    def at(self, op: int) -> Anatomy:
+        """The anatomy under the plan that holds once the operation ``op`` is done.
+
+        Of all that depends on the plan only this may be asked, where the program changes it.
+        """
+        plan = self.plan
+        for earlier in self.case.program[: op + 1]:
+            plan = earlier.plan_after(plan)
+        if plan == self.plan:
+            return self
+        return anatomy(msgspec.structs.replace(self.case, plan=plan))
+
+    @property
+    def last(self) -> Anatomy:
+        """The anatomy under the plan that holds in the end."""
+        return self.at(len(self.case.program) - 1)
+
+    @cached_property
+    def replans(self) -> bool:
+        """Whether the program changes the plan."""
+        return any(self.at(i) is not self for i in range(len(self.case.program)))
+
+    @cached_property
+    def tokens(self) -> bool:
+        """Whether the inputs are tokens."""
+        return self.width_in == TOKENS
+
+
+@lru_cache(maxsize=256)
+def anatomy(case: CaseSpec) -> Anatomy:
+    """The anatomy of a case; the same object for an equal case while it is remembered."""
+    return Anatomy(case)
+
+
+def is_fsdp2(plan: Plan) -> bool:
+    """Whether a plan is for ``fully_shard``."""
+    return isinstance(plan, Fsdp2Plan)

@@ -1,0 +1,65 @@
+"""What all parts of a case share: strict, frozen, slotted structs and bounded numbers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+SCHEMA = 1
+
+# Sizes are marked, so that a smaller model is found whatever its modules are: widths that are
+# equal stay equal, counts go by themselves.
+Width = Annotated[int, Meta(ge=1, le=16384, extra={"size": "width"})]
+Count = Annotated[int, Meta(ge=1, le=64, extra={"size": "count"})]
+Batch = Annotated[int, Meta(ge=1, le=65536)]
+Seed = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Rank = Annotated[int, Meta(ge=0, le=7)]
+Probability = Annotated[float, Meta(ge=0.0, le=0.9)]
+Dtype = Literal["float32", "float16", "bfloat16"]
+
+_encoder = msgspec.json.Encoder()
+_FQN = r"^[A-Za-z0-9_.]*$"
+Name = Annotated[str, Meta(max_length=256, pattern=_FQN)]
+# The two kinds of FQN are told apart in the types, so that whatever renames modules (a smaller
+# model) finds every place that names one, also in a dimension that is added later.
+ModulePath = Annotated[str, Meta(max_length=256, pattern=_FQN, extra={"names": "module"})]
+ParameterName = Annotated[str, Meta(max_length=256, pattern=_FQN, extra={"names": "parameter"})]
+
+
+class Part(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """Base of everything in a case. Structs are slotted by construction.
+
+    Defaults are left out of the JSON, so a field that is added later with a default
+    changes neither the text nor the digest of the cases that exist already.
+
+    Two are equal where their JSON is the same. As numbers ``True`` and ``1`` are equal, too, and
+    a default that is left out equals one that is written; whatever is remembered of one of
+    them (a digest, an anatomy) would then be taken for the other's.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other):
+            return NotImplemented
+        return _encoder.encode(self) == _encoder.encode(other)
+
+    __hash__ = msgspec.Struct.__hash__
+
+
+def default_of(kind: type[msgspec.Struct], field: str) -> object:
+    """The default of a field; :data:`msgspec.NODEFAULT` where it has none."""
+    return next(f.default for f in msgspec.structs.fields(kind) if f.name == field)
+
+
+def on(value: bool) -> str:
+    """A flag as the value of a feature."""
+    return "on" if value else "off"

@@ -1,0 +1,287 @@
+"""Activation checkpointing and activation offload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import msgspec
+
+from fsdpfuzz.case.base import ModulePath, Part, on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
+from fsdpfuzz.case.modules import Repeat
+from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.operations.forward import most_pending
+from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, Variable, call
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+CheckpointKind = Literal["wrapper", "function", "composable", "offload", "function_offload"]
+
+_WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+_COMPOSABLE = "torch.distributed._composable.checkpoint_activation.checkpoint"
+WORDS: dict[CheckpointKind, str] = {
+    "wrapper": "checkpoint_wrapper",
+    "function": "torch.utils.checkpoint",
+    "composable": "composable checkpoint",
+    "offload": "activation offload",
+    "function_offload": "checkpoint under save_on_cpu",
+}
+_SHORT: dict[CheckpointKind, str] = {
+    "wrapper": "checkpoint_wrapper",
+    "function": "checkpoint",
+    "composable": "composable checkpoint",
+    "offload": "offload_wrapper",
+    "function_offload": "checkpoint, save_on_cpu",
+}
+
+
+class Checkpoint(Part, frozen=True, kw_only=True):
+    """Activation checkpointing at one module.
+
+    ``wrapper``: ``checkpoint_wrapper``; ``offload``: ``offload_wrapper`` (activations to
+    the CPU, nothing recomputed); ``composable``: the hook-based ``checkpoint``;
+    ``function``: the caller calls the module through ``torch.utils.checkpoint``;
+    ``function_offload``: the same under ``save_on_cpu``.
+    """
+
+    path: ModulePath
+    kind: CheckpointKind = "wrapper"
+    reentrant: bool = False
+    side: Literal["inside", "around"] = "inside"
+    """Where the module is also a unit: FSDP(checkpoint(m)) or checkpoint(FSDP(m))."""
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether activations are computed again, and not only kept elsewhere."""
+        return self.kind != "offload"
+
+    def by_caller(self, a: Anatomy) -> bool:
+        """Whether the module's caller has to look for it, not the module itself."""
+        if self.kind == "function":
+            return side_of(a, self) != "inside"
+        return self.kind == "function_offload"
+
+    def placed(self, a: Anatomy) -> Do:
+        """The statement that places it on ``model``."""
+        target = Inside("model", self.path) if self.path else MODEL
+        into: tuple[Variable | Inside, ...] = (target,)
+        match self.kind:
+            case "wrapper":
+                options: dict[str, Value] = {}
+                if self.reentrant:
+                    options["checkpoint_impl"] = Global(f"{_WRAPPER}.CheckpointImpl.REENTRANT")
+                return Do(call=call(f"{_WRAPPER}.checkpoint_wrapper", target, **options), into=into)
+            case "offload":
+                return Do(call=call(f"{_WRAPPER}.offload_wrapper", target), into=into)
+            case "composable":
+                return Do(call=call(_COMPOSABLE, target))
+            case "function" if not self.by_caller(a):
+                return Do(call=call("steps.checkpointing.recompute", target, self.reentrant))
+            case _:
+                offload = self.kind == "function_offload"
+                asked = call("steps.checkpointing.ask", target, self.reentrant, offload)
+                return Do(call=asked)
+
+    def words(self, *, at_unit: bool) -> str:
+        """Which checkpointing, reentrant or not, and on which side of a unit it is."""
+        text = _SHORT[self.kind]
+        if self.reentrant:
+            text += " reentrant"
+        return f"{text} {self.side} the unit" if at_unit else text
+
+
+def side_of(a: Anatomy, checkpoint: Checkpoint) -> str:
+    """``inside`` or ``around`` the unit at its module; ``within`` for one that is no unit.
+
+    What a policy finds by class is wrapped when its checkpoint is there already, so the
+    checkpoint lies around the unit, unless it is made of hooks on the module itself.
+    """
+    if any(unit.path == checkpoint.path for unit in a.plan.units):
+        return checkpoint.side
+    if checkpoint.path in a.options:
+        return "inside" if checkpoint.kind == "composable" else "around"
+    return "within"
+
+
+def recomputed(a: Anatomy) -> list[str]:
+    """FQNs of the modules whose activations are recomputed."""
+    return [c.path for c in a.case.checkpoints if c.recomputes]
+
+
+def reentrant_scopes(a: Anatomy) -> dict[str, str]:
+    """For each reentrant checkpoint, by path, how it lies to units and other checkpoints.
+
+    ``repeated``: what it recomputes is called several times before a backward; ``nested``: it
+    lies in, or holds, another reentrant checkpoint; ``part``: it recomputes some of what one
+    unit manages, not all; ``whole``: none of these.
+    """
+    paths = [c.path for c in a.case.checkpoints if c.reentrant]
+    repeats = [
+        place.path for place in a.places if isinstance(place.node, Repeat) and place.node.times > 1
+    ]
+    scopes = {}
+    for path in paths:
+        if most_pending(a.case) > 1 or any(
+            within(path, repeat) and path != repeat for repeat in repeats
+        ):
+            scopes[path] = "repeated"
+        elif any(other != path and (within(path, other) or within(other, path)) for other in paths):
+            scopes[path] = "nested"
+        elif any(_is_cut(a, path, owner) for owner in a.units):
+            scopes[path] = "part"
+        else:
+            scopes[path] = "whole"
+    return scopes
+
+
+def reference_recomputes(a: Anatomy) -> bool:
+    """Whether the plain model has to recompute, too, to come to the same result.
+
+    A buffer that forward updates counts recomputations, and reentrant checkpointing gives no
+    gradient unless an input requires one.
+    """
+    return any(c.reentrant for c in a.case.checkpoints) or any(
+        place.node is not None and place.node.changes_state() for place in a.places
+    )
+
+
+def _is_cut(a: Anatomy, path: str, owner: str) -> bool:
+    """Whether ``owner`` manages parameters inside ``path`` and others outside of it."""
+    inside = {within(fqn, path) for fqn, unit in a.owners.items() if unit == owner}
+    return len(inside) == 2
+
+
+_SCOPES = ("repeated", "nested", "part", "whole")
+
+
+class CheckpointsDimension(Dimension):
+    """Where activations are recomputed or offloaded, and by which of PyTorch's ways."""
+
+    name = "checkpoints"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "checkpoint": Feature(
+            about="none, KIND-SIDE or KIND-reentrant-SIDE, several (different ones); SIDE is "
+            "inside, around, or within for a module that is no unit",
+            group="Training",
+            values=("none", "several"),
+            open=True,
+            excludes={
+                "none": {
+                    "recomputed_unit": ("on",),
+                    "reentrant": ("whole", "part", "nested", "repeated"),
+                },
+            },
+        ),
+        "recomputed_unit": Feature(
+            about="on when a unit lies in, or at, a recomputed module",
+            group="Training",
+            values=ON,
+        ),
+        "wrapper": Feature(
+            about="on when a module lies in a wrapper, which puts a prefix into its FQN",
+            group="Training",
+            values=ON,
+            excludes={"on": {"checkpoint": ("none",)}},
+        ),
+        "reentrant": Feature(
+            about="no, whole, part (of what a unit manages), nested, repeated (called again)",
+            group="Training",
+            values=("no", "whole", "part", "nested", "repeated"),
+        ),
+    }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "recomputed": Feature(
+            about="no, inside (its module's own forward), around (the unit with its hooks), "
+            "part (of its modules)",
+            group="Training",
+            values=("no", "inside", "around", "part"),
+        ),
+        "reentrant": Feature(
+            about="the reentrant checkpoint that recomputes some of what the unit manages, or "
+            "the unit: no, whole, part, nested, repeated",
+            group="Training",
+            values=("no", "whole", "part", "nested", "repeated"),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Kinds and sides, and what they lie on."""
+        texts = []
+        for checkpoint in a.case.checkpoints:
+            side = side_of(a, checkpoint)
+            reentrant = "-reentrant" if checkpoint.reentrant else ""
+            texts.append(f"{checkpoint.kind}{reentrant}-{side}")
+        yield "checkpoint", one(texts, none="none", several="several")
+        paths = recomputed(a)
+        inside = any(within(unit, path) for unit in a.units for path in paths)
+        yield "recomputed_unit", on(inside)
+        yield "reentrant", _worst(reentrant_scopes(a).values())
+        yield "wrapper", on(any(c.kind in ("wrapper", "offload") for c in a.case.checkpoints))
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """What of the unit is recomputed."""
+        sides = set()
+        for checkpoint in a.case.checkpoints:
+            if not checkpoint.recomputes:
+                continue
+            if checkpoint.path == path:
+                sides.add(side_of(a, checkpoint))
+            elif within(path, checkpoint.path):
+                sides.add("around")
+            elif any(within(p.fqn, checkpoint.path) for p in a.owned[path]):
+                sides.add("part")
+        yield "recomputed", next((s for s in ("around", "inside", "part") if s in sides), "no")
+        scopes = reentrant_scopes(a)
+        touched = [
+            scope
+            for at, scope in scopes.items()
+            if within(path, at) or any(within(p.fqn, at) for p in a.owned[path])
+        ]
+        yield "reentrant", _worst(touched)
+
+    def check(self, a: Anatomy) -> None:
+        """Each is at a module of the model, one at each."""
+        check_checkpoints(a, a.case.checkpoints, "$.checkpoints")
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """None, one less, not reentrant, on the other side of its unit, the plainest kind."""
+        checkpoints, replace = case.checkpoints, msgspec.structs.replace
+        if not checkpoints:
+            return
+
+        def having(changed: Sequence[Checkpoint]) -> CaseSpec:
+            return replace(case, checkpoints=tuple(changed))
+
+        kinds = sorted({c.kind for c in checkpoints})
+        yield Simpler(having(()), " and ".join(WORDS[kind] for kind in kinds))
+        if any(c.reentrant for c in checkpoints):
+            calm = [replace(c, reentrant=False) for c in checkpoints]
+            yield Simpler(having(calm), "reentrant checkpointing")
+        if any(c.side == "around" for c in checkpoints):
+            moved = [replace(c, side="inside") for c in checkpoints]
+            yield Simpler(having(moved), "the checkpoint around the unit")
+        for i in range(len(checkpoints)) if len(checkpoints) > 1 else ():
+            yield Simpler(having(checkpoints[:i] + checkpoints[i + 1 :]))
+        for i, checkpoint in enumerate(checkpoints):
+            if checkpoint.kind != "wrapper":
+                plain = replace(checkpoint, kind="wrapper")
+                words = WORDS[checkpoint.kind] if len(checkpoints) == 1 else ""
+                yield Simpler(having([*checkpoints[:i], plain, *checkpoints[i + 1 :]]), words)
+
+
+def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) -> None:
+    """Raises :class:`CaseError` for a placement that contradicts itself."""
+    check_names([checkpoint.path for checkpoint in checkpoints], a.by_path, at, "module")
+    for i, checkpoint in enumerate(checkpoints):
+        if checkpoint.reentrant and checkpoint.kind in ("offload", "composable"):
+            raise CaseError(f"kind={checkpoint.kind!r} has no reentrant form", path=f"{at}[{i}]")
+
+
+def _worst(scopes: Iterable[str]) -> str:
+    found = set(scopes)
+    return next((scope for scope in _SCOPES if scope in found), "no")

@@ -1,0 +1,46 @@
+"""All that a case can vary in. Naming a dimension here is what registers it."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case.checkpoints import CheckpointsDimension
+from fsdpfuzz.case.debug_level import DebugLevelDimension
+from fsdpfuzz.case.dimension import Dimension
+from fsdpfuzz.case.freezing import FreezingDimension
+from fsdpfuzz.case.hazards import HazardsDimension
+from fsdpfuzz.case.inputs import InputsDimension
+from fsdpfuzz.case.loss import LossDimension
+from fsdpfuzz.case.mem_tracker import MemTrackerDimension
+from fsdpfuzz.case.optimizer import OptimizerDimension
+from fsdpfuzz.case.program import ProgramDimension
+from fsdpfuzz.case.spec import CaseSpec
+from fsdpfuzz.case.structure import StructureDimension
+from fsdpfuzz.case.ties import TiesDimension
+from fsdpfuzz.case.units import OPTIONS
+from fsdpfuzz.case.variants import VariantsDimension
+from fsdpfuzz.case.wrap import WorldSizeDimension, WrapDimension
+
+DIMENSIONS: tuple[Dimension, ...] = (
+    DebugLevelDimension(),
+    InputsDimension(),
+    StructureDimension(),
+    TiesDimension(),
+    WrapDimension(),
+    *OPTIONS,
+    FreezingDimension(),
+    CheckpointsDimension(),
+    ProgramDimension(),
+    VariantsDimension(),
+    MemTrackerDimension(),
+    OptimizerDimension(),
+    LossDimension(),
+    HazardsDimension(),
+    WorldSizeDimension(),
+)
+"""In the order in which they are drawn and checked: each builds on those before it."""
+
+
+def on_ranks(case: CaseSpec, size: int) -> CaseSpec:
+    """The case on another number of ranks; it need not be sound there."""
+    for dimension in DIMENSIONS:
+        case = dimension.on_ranks(case, size)
+    return case

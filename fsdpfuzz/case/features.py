@@ -1,0 +1,89 @@
+"""A case in short texts: which value each option takes, in it, in a unit, for a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+
+from fsdpfuzz.case.anatomy import Anatomy, anatomy
+from fsdpfuzz.case.dimension import Dimension, Feature, Rejection
+from fsdpfuzz.case.dimensions import DIMENSIONS
+from fsdpfuzz.case.spec import CaseSpec
+from fsdpfuzz.errors import ContractError
+
+
+def _all(kind: str) -> dict[str, Feature]:
+    found: dict[str, Feature] = {}
+    for dimension in DIMENSIONS:
+        for name, feature in getattr(dimension, kind).items():
+            if name in found:
+                raise ContractError(f"two dimensions have a feature {name!r}")
+            found[name] = feature
+    return found
+
+
+FEATURES = _all("features")
+"""Every feature of a case. Those of the other API are left out of a case's."""
+UNIT_FEATURES = _all("unit_features")
+"""Every feature of a unit."""
+PARAMETER_FEATURES = _all("parameter_features")
+"""Every feature of a parameter."""
+
+
+def _rejections() -> dict[str, Rejection]:
+    found: dict[str, Rejection] = {}
+    for dimension in DIMENSIONS:
+        for rejection in dimension.rejections:
+            if rejection.name in found:
+                raise ContractError(f"two rejections are called {rejection.name!r}")
+            found[rejection.name] = rejection
+    return found
+
+
+REJECTIONS = _rejections()
+"""All documented refusals by name; names begin with the API."""
+
+
+@lru_cache(maxsize=256)
+def _features(case: CaseSpec) -> tuple[tuple[str, str], ...]:
+    a = anatomy(case)
+    return tuple(_named(FEATURES, (pair for d in DIMENSIONS for pair in d.values(a))))
+
+
+def features(case: CaseSpec) -> dict[str, str]:
+    """Name and value of each feature of ``case``."""
+    return dict(_features(case))
+
+
+def unit_features(a: Anatomy, path: str) -> dict[str, str]:
+    """Name and value of each feature of the unit at ``path``."""
+    return dict(_named(UNIT_FEATURES, _each(lambda d: d.unit_values(a, path))))
+
+
+def parameter_features(a: Anatomy, fqn: str) -> dict[str, str]:
+    """Name and value of each feature of the parameter."""
+    return dict(_named(PARAMETER_FEATURES, _each(lambda d: d.parameter_values(a, fqn))))
+
+
+def foreseen_rejections(a: Anatomy) -> tuple[Rejection, ...]:
+    """The documented refusals that a case asks for; empty for a case that must run."""
+    plans = {id(b): b for b in (a, *(a.at(i) for i in range(len(a.case.program))))}
+    return tuple(
+        rejection
+        for rejection in REJECTIONS.values()
+        if any(rejection.asked(b) for b in plans.values())
+    )
+
+
+def _each(values: Callable[[Dimension], Iterable[tuple[str, str]]]) -> Iterator[tuple[str, str]]:
+    for dimension in DIMENSIONS:
+        yield from values(dimension)
+
+
+def _named(
+    known: dict[str, Feature], pairs: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    for name, value in pairs:
+        if name not in known:
+            raise ContractError(f"{name!r} is a feature that no dimension has declared")
+        yield name, value

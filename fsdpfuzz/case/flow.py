@@ -1,0 +1,82 @@
+"""Where a rank stands in the program: modes, switches, what is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fsdpfuzz.case.wrap import Fsdp1Unit
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.operations import Op
+
+MAX_CALLS = 20_000
+"""Calls of a forward that are followed; nested repetition can ask for any number."""
+
+
+@dataclass(slots=True)
+class Situation:
+    """Where one rank stands in the program. It changes as the program goes on."""
+
+    training: bool = True
+    active: dict[str, int] = field(default_factory=dict)
+    """The active child of each switch that was flipped."""
+    trained: dict[str, bool] = field(default_factory=dict)
+    """``requires_grad`` of each parameter by FQN."""
+    flat: dict[str, bool] = field(default_factory=dict)
+    """``requires_grad`` of each flat parameter (fsdp1 without ``use_orig_params``) by unit."""
+    owners: dict[str, str | None] = field(default_factory=dict)
+    tied: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The targets of the ties of each source."""
+
+    def wrapped(self, a: Anatomy) -> None:
+        """Who manages what, now that the model is wrapped as the case says."""
+        self.owners = a.owners
+        self.flat = {}
+        for fqn, owner in a.owners.items():
+            unit = None if owner is None else a.options[owner]
+            if owner is not None and isinstance(unit, Fsdp1Unit) and not unit.use_orig_params:
+                self.flat[owner] = self.flat.get(owner, False) or self.trained[fqn]
+
+    def require(self, names: Iterable[str], value: bool) -> None:
+        """Freezes or unfreezes parameters; a flat parameter follows any of its parts."""
+        sources = list(names)
+        for name in (*sources, *(target for s in sources for target in self.tied.get(s, ()))):
+            self.trained[name] = value
+            owner = self.owners[name]
+            if owner in self.flat:
+                self.flat[owner] = value
+
+
+def situations(a: Anatomy, rank: int) -> Iterator[tuple[int, Op, Situation]]:
+    """Each operation with its index and the situation in which ``rank`` runs it."""
+    now = Situation()
+    for tie in a.case.ties:
+        now.tied[tie.source] = (*now.tied.get(tie.source, ()), tie.target)
+    now.trained = {fqn: fqn not in a.frozen for fqn in a.owners}
+    now.wrapped(a)
+    for i, op in enumerate(a.case.program):
+        op.moves(now, a, rank)
+        yield i, op, now
+
+
+def requires(a: Anatomy, now: Situation) -> Callable[[str], bool]:
+    """Whether what a module computes with a parameter requires grad.
+
+    The parameters that a unit of fsdp1 shows are views of its flat parameter, so a frozen
+    one beside a trained one gives outputs that require grad.
+    """
+    if not a.fsdp1:
+        return now.trained.__getitem__
+    together = dict(now.flat)
+    for fqn, owner in now.owners.items():
+        if owner is not None and owner not in now.flat:
+            together[owner] = together.get(owner, False) or now.trained[fqn]
+
+    def requires_grad(fqn: str) -> bool:
+        owner = now.owners[fqn]
+        return now.trained[fqn] if owner is None else together[owner]
+
+    return requires_grad

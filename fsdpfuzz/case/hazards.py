@@ -1,0 +1,197 @@
+"""Structures of a case where FSDP's rules for units are easily broken.
+
+Each is a fact about the case alone. Predicates of known defects name them, and so do what FSDP
+is held to where they change what it can promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
+from fsdpfuzz.case.modules import Idle, Node, Repeat, Sequential
+from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
+from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.units.sharding import KEPT_WHOLE
+from fsdpfuzz.case.wrap import Fsdp1Unit
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+
+def single_element_units(a: Anatomy) -> tuple[str, ...]:
+    """Units that manage one element in all, so that a shard is as large as the whole."""
+    return tuple(path for path, owned in a.owned.items() if sum(p.numel for p in owned) == 1)
+
+
+def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
+    """Units that manage parameters, none of which gets a gradient: all frozen or unused.
+
+    Also those that are so for a part of the program only.
+    """
+    frozen = a.frozen.union(
+        *(op.parameters for op in a.case.program if isinstance(op, RequiresGrad) and not op.value)
+    )
+    return tuple(
+        path
+        for path, owned in a.owned.items()
+        if owned and all(p.fqn in frozen or not p.used for p in owned)
+    )
+
+
+def kept_without_gradient(a: Anatomy) -> tuple[str, ...]:
+    """Units without gradient that fsdp1 leaves unsharded between forward and backward."""
+    return tuple(
+        path
+        for path in units_without_gradient(a)
+        if isinstance(unit := a.options[path], Fsdp1Unit) and unit.sharding in KEPT_WHOLE
+    )
+
+
+def identity_units(a: Anatomy) -> tuple[str, ...]:
+    """Units whose module returns its very input, or a unit that does so within them."""
+    return tuple(path for path in a.units if _returns_its_input(a.by_path[path].node))
+
+
+def repeated_places(a: Anatomy) -> tuple[str, ...]:
+    """FQNs of the modules whose content is called several times in one forward."""
+    return tuple(
+        place.path for place in a.places if isinstance(place.node, Repeat) and place.node.times > 1
+    )
+
+
+def called_units(a: Anatomy) -> frozenset[str]:
+    """Units that some forward of the program calls, on some rank."""
+    called: set[str] = set()
+    ranks = range(a.case.world_size) if a.switches else range(1)
+    for rank in ranks:
+        for _, op, now in a.situations(rank):
+            if isinstance(op, Forward):
+                called.update(call.path for call in a.calls(op, now))
+    return frozenset(called.intersection(a.units))
+
+
+def calls_a_unit_again(a: Anatomy) -> bool:
+    """Whether a unit is called several times from the end of a backward to that of the next.
+
+    A checkpoint calls the units in it again during the backward.
+    """
+    again = [c for c in a.case.checkpoints if c.recomputes]
+    if any(
+        within(unit, c.path) and (unit != c.path or c.side == "around")
+        for c in again
+        for unit in a.units
+    ):
+        return True
+    units = frozenset(a.units)
+    for rank in range(a.case.world_size) if a.switches else range(1):
+        called: set[str] = set()
+        for _, op, now in a.situations(rank):
+            if isinstance(op, Backward) or op.renews:
+                called.clear()
+            elif isinstance(op, Forward):
+                for call in a.calls(op, now):
+                    if call.path in called:
+                        return True
+                    called.update({call.path} & units)
+    return False
+
+
+def _returns_its_input(node: Node | None) -> bool:
+    if isinstance(node, Sequential):
+        return all(_returns_its_input(child) for child in node.children)
+    if isinstance(node, Repeat):
+        return node.no_grad == "off" and _returns_its_input(node.body)
+    return isinstance(node, Idle)
+
+
+class HazardsDimension(Dimension):
+    """Units of one element, units without gradient, units that return their input."""
+
+    name = "hazards"
+    drawn: ClassVar[bool] = False
+    features: ClassVar[Mapping[str, Feature]] = {
+        "single_element_unit": Feature(
+            about="on when a unit manages one element in all", group="Wrapping", values=ON
+        ),
+        "unit_without_gradient": Feature(
+            about="on when no parameter of a unit gets a gradient: all frozen or unused",
+            group="Wrapping",
+            values=ON,
+            excludes={"off": {"frozen_unit": ("on",), "kept_without_gradient": ("on",)}},
+        ),
+        "kept_without_gradient": Feature(
+            about="on when such a unit is not resharded after forward (fsdp1 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+        "identity_unit": Feature(
+            about="on when a unit's module returns its very input", group="Wrapping", values=ON
+        ),
+        "uncalled_unit": Feature(
+            about="on when no forward ever calls a unit", group="Wrapping", values=ON
+        ),
+        "unit_called_again": Feature(
+            about="on when a unit is called several times before a backward ends: in one forward, "
+            "by several forwards, or by recomputation",
+            group="Wrapping",
+            values=ON,
+        ),
+    }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "elements": Feature(
+            about="0, 1, few (fewer than shards), many: elements that the unit manages",
+            group="Wrapping",
+            values=("0", "1", "few", "many"),
+        ),
+        "gradient": Feature(
+            about="off when no parameter of the unit gets a gradient, for a part of the program "
+            "at least",
+            group="Wrapping",
+            values=ON,
+        ),
+        "identity": Feature(
+            about="on when the unit's module returns its very input", group="Wrapping", values=ON
+        ),
+        "repeated": Feature(
+            about="on when the unit, or what it manages, is called several times in a forward",
+            group="Wrapping",
+            values=ON,
+        ),
+        "called": Feature(
+            about="off when no forward ever calls the unit", group="Wrapping", values=ON
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Whether any unit is so."""
+        yield "single_element_unit", on(bool(single_element_units(a)))
+        yield "unit_without_gradient", on(bool(units_without_gradient(a)))
+        if a.fsdp1:
+            yield "kept_without_gradient", on(bool(kept_without_gradient(a)))
+        yield "identity_unit", on(bool(identity_units(a)))
+        yield "uncalled_unit", on(not called_units(a).issuperset(a.units))
+        yield "unit_called_again", on(calls_a_unit_again(a))
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """The same of one unit."""
+        numel = sum(p.numel for p in a.owned[path])
+        few = "few" if numel < a.shards(path) else "many"
+        yield "elements", str(numel) if numel < 2 else few
+        yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
+        yield "identity", on(path in identity_units(a))
+        repeats = repeated_places(a)
+        names = (path, *(p.fqn for p in a.owned[path]))
+        yield "repeated", on(any(within(n, r) and n != r for n in names for r in repeats))
+        yield "called", on(path in called_units(a))
+
+    def check(self, a: Anatomy) -> None:
+        """They are sound cases."""
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """What makes them is simplified where it is."""
+        return iter(())

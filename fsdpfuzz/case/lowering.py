@@ -1,0 +1,394 @@
+"""From a case to the recipe that ranks execute and scripts quote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from fsdpfuzz.case.anatomy import Anatomy
+from fsdpfuzz.case.inputs import Dense
+from fsdpfuzz.case.modules import Child, Sequential
+from fsdpfuzz.case.operations import (
+    Backward,
+    Flip,
+    Forward,
+    Op,
+    RequiresGrad,
+    StateDict,
+    Step,
+    ZeroGrad,
+)
+from fsdpfuzz.case.operations.forward import most_pending
+from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.recipe import (
+    MODEL,
+    Call,
+    Do,
+    Index,
+    Inside,
+    Items,
+    Operation,
+    Procedure,
+    Recipe,
+    Statement,
+    Unsynchronised,
+    Value,
+    Variable,
+    With,
+    call,
+    literal,
+    values,
+)
+from fsdpfuzz.case.units.sharding import mesh_of
+from fsdpfuzz.case.wrapping import Wrapping
+
+TRACKER = "torch.distributed._tools.fsdp2_mem_tracker.FSDPMemTracker"
+FLAT = "_flat_param"
+"""Last part of the name of a flat parameter."""
+_DEVICE = Variable("device")
+_DTYPE = Variable("dtype")
+_NAMED = Variable("named")
+
+
+class Lowering:
+    """Makes the recipe of a case; operations ask it for what depends on the rest of the case."""
+
+    def __init__(
+        self, a: Anatomy, *, loads_state: bool = True, keep: Sequence[Statement] = ()
+    ) -> None:
+        """``keep`` follows each forward; ``loads_state`` says that saved states are loaded."""
+        self.a = a
+        """The case's anatomy under the plan that holds at the operation that is made."""
+        self._first = a
+        self._op = -1
+        self.loads_state = loads_state
+        self.reduced = False
+        """Whether gradients of an earlier backward are there, reduced and not cleared since."""
+        self._keep = tuple(keep)
+        self._forwards = 0
+        self._pending = 0
+        self._unreduced = False
+
+    @cached_property
+    def several_pending(self) -> bool:
+        """Whether several losses wait for one backward."""
+        return most_pending(self.a.case) > 1
+
+    @cached_property
+    def has_optimizer(self) -> bool:
+        """Whether anything in the program goes through an optimizer."""
+        case = self.a.case
+        used = any(isinstance(op, Step | ZeroGrad) for op in case.program)
+        out = set(case.held_out)
+        return (
+            used and case.optimizer is not None and any(p.fqn not in out for p in self.a.distinct)
+        )
+
+    @cached_property
+    def draws_random(self) -> bool:
+        """Whether a forward draws random numbers."""
+        return any(p.node is not None and p.node.draws_random() for p in self.a.places)
+
+    @cached_property
+    def may_lack_backward(self) -> bool:
+        """Whether a loss might not require grad, so that there is nothing to go back through."""
+        a = self.a
+        if isinstance(a.case.inputs, Dense) and a.case.inputs.requires_grad:
+            return False
+        ops = a.case.program
+        changed = {n for op in ops if isinstance(op, RequiresGrad) for n in op.parameters}
+        changed |= {target for target, source in a.source.items() if source in changed}
+        never = a.frozen | changed
+        used = {p.fqn for p in a.parameters if p.used}
+        if never and a.switches:
+            return True  # what is trained may lie in a branch that is not taken
+        return (
+            not used - never
+            or any(c.reentrant for c in a.case.checkpoints)
+            or any(isinstance(op, Flip) for op in ops)
+            or any(isinstance(op, Forward) and op.target for op in ops)
+        )
+
+    @cached_property
+    def may_lack_grads(self) -> bool:
+        """Whether a parameter may have no gradient after a backward."""
+        a = self.a
+        return (
+            self.may_lack_backward
+            or bool(a.case.frozen)
+            or any(isinstance(op, RequiresGrad) for op in a.case.program)
+            or bool(a.switches)
+            or any(not p.used for p in a.parameters)
+            or any(isinstance(op, Forward) and op.target for op in a.case.program)
+        )
+
+    @cached_property
+    def prefixed(self) -> bool:
+        """Whether wrappers put parts into the names of parameters."""
+        wrapped = any(c.kind in ("wrapper", "offload") for c in self.a.case.checkpoints)
+        return self.a.fsdp1 or wrapped
+
+    @property
+    def unmanaged(self) -> tuple[str, ...]:
+        """Parameters that no unit manages: nobody averages their gradients."""
+        return tuple(sorted(fqn for fqn, owner in self.a.owners.items() if owner is None))
+
+    def recipe(self) -> Recipe:
+        """Everything, in order."""
+        build, shard = self._build(), self._shard(self.a, "shard")
+        program = self.a.case.program
+        again = tuple(
+            self._shard(self.a.at(i), _shard_at(i))
+            for i in range(len(program))
+            if self.a.at(i) is not self.a.at(i - 1)
+        )
+        main = tuple(self._main())
+        self.a = self._first
+        return Recipe(procedures=(build, shard, *again), main=main)
+
+    def _shard(self, a: Anatomy, name: str) -> Procedure:
+        classes = {value.function for value in values(self._module()) if isinstance(value, Call)}
+        mesh = mesh_of(a) if self._single_use_of_mesh else Variable("mesh")
+        return replace(Wrapping(a, mesh, classes).procedure(), name=name)
+
+    @property
+    def shard(self) -> str:
+        """The procedure that shards a model as the plan says that holds now."""
+        first = self._first
+        changes = [i for i in range(self._op + 1) if first.at(i) is not first.at(i - 1)]
+        return _shard_at(changes[-1]) if changes else "shard"
+
+    def made_again(self) -> Iterator[Statement]:
+        """Another model with its optimizer in place of FSDP's, every element changed.
+
+        What the program has frozen and unfrozen so far is so in it as well.
+        """
+        blank = call("steps.state_dict.blank", call("recipe.build", _DTYPE))
+        yield Do(call=blank, into=(MODEL,), who="fsdp")
+        for statement in self._wrapped(self.shard):
+            yield replace(statement, who="fsdp")
+        trained = next(now.trained for i, _, now in self._first.situations(0) if i == self._op)
+        for value in (True, False):
+            names = [
+                n for n, on in trained.items() if on is value and (n in self.a.frozen) is value
+            ]
+            if names:
+                yield from self.require_grad(names, value)
+
+    def _wrapped(self, shard: str) -> Iterator[Do]:
+        """Puts FSDP around the model, and an optimizer beside it."""
+        optimizer = self.a.case.optimizer
+        yield Do(call=call(f"recipe.{shard}", MODEL), into=(MODEL,))
+        named = call("steps.names.parameters", MODEL, self.prefixed)
+        yield Do(call=named, into=(_NAMED,))
+        if self.has_optimizer and optimizer is not None:
+            yield Do(call=optimizer.made(self._trained()), into=(Variable("optimizer"),))
+
+    def next_index(self) -> Index:
+        """The number of the next forward."""
+        self._forwards += 1
+        return Index(self._forwards - 1)
+
+    def called(self, module: Variable | Inside, x: Value) -> Call:
+        """A call of a module, through a checkpoint where the caller has to look for one."""
+        path = module.path if isinstance(module, Inside) else ""
+        if any(c.path == path and c.by_caller(self.a) for c in self.a.case.checkpoints):
+            return call("steps.checkpointing.call", module, x)
+        return Call(module, (x,))
+
+    def before_forward(self) -> Iterator[Statement]:
+        """The memory tracker's figures by module are those of one iteration."""
+        if "mem_tracker" in self.a.case.probes and not self._pending:
+            yield Do(call=call(".reset_mod_stats", Variable("tracker")))
+
+    def after_forward(self, op: Forward) -> Iterator[Statement]:
+        """What is kept of each forward."""
+        self._pending += op.waits
+        yield from self._keep
+
+    def before_backward(self) -> Iterator[Statement]:
+        """Drops, in the plain model, gradients that fsdp1 replaces.
+
+        It documents that it does not accumulate reduced gradients under CPU offload
+        (``FullyShardedDataParallel``, "Limitations").
+        """
+        replaced = self.a.canonical_names(
+            [
+                fqn
+                for fqn, owner in self.a.owners.items()
+                if self.a.fsdp1 and owner is not None and self.a.options[owner].cpu_offload
+            ]
+        )
+        if self.reduced and replaced:
+            dropped = call("steps.averaging.drop", _NAMED, literal(replaced))
+            yield Do(call=dropped, who="averaging")
+
+    def after_backward(self) -> Iterator[Statement]:
+        """Averages the plain model's gradients, where FSDP reduces its own."""
+        self.reduced = not self._unreduced
+        self._pending = 0
+        if self._unreduced:
+            return
+        parameters = call(".parameters", MODEL)
+        if self.unmanaged:
+            parameters = call("steps.names.others", _NAMED, literal(self.unmanaged))
+        options: dict[str, Value] = {"lacking": True} if self.may_lack_grads else {}
+        if any(isinstance(op, Flip) for op in self.a.case.program):
+            filled = call("steps.averaging.fill", parameters, _DEVICE)
+            yield Do(call=filled, who="averaging")
+        averaged = call("steps.averaging.average", parameters, **options)
+        yield Do(call=averaged, who="averaging")
+
+    def require_grad(self, names: Sequence[str], value: bool) -> Iterator[Statement]:
+        """Freezes or unfreezes parameters, in FSDP and in the plain model."""
+        first = self.a.canonical_names(names)
+        second = self.held_in(names)
+        if second == first:
+            yield self._require(first, value)
+            return
+        changed = self._require(tuple(dict.fromkeys((*first, *second))), value, some=True)
+        yield changed
+
+    def _require(self, names: Sequence[str], value: bool, *, some: bool = False) -> Do:
+        options: dict[str, Value] = {"some": True} if some else {}
+        known = literal(tuple(names))
+        return Do(call=call("steps.freezing.require_grad", _NAMED, known, value, **options))
+
+    def held_in(self, names: Sequence[str], *, whole: bool = False) -> tuple[str, ...]:
+        """The names under which FSDP's model shows these parameters.
+
+        A flat parameter stands for any of its parts; with ``whole`` only if all of them are
+        among the names. A tied parameter goes by its source's name.
+        """
+        a, wanted = self.a, set(names)
+        wanted |= {target for target, source in a.source.items() if source in wanted}
+        found: list[str] = []
+        for owner, parameters in a.managed.items():
+            held = [p.fqn for p in parameters if p.fqn in wanted]
+            unit = None if owner is None else a.options[owner]
+            if owner is None or getattr(unit, "use_orig_params", True):
+                found += held
+            elif held and (not whole or len(held) == len(parameters)):
+                found.append(join(owner, FLAT))
+        return tuple(found)
+
+    def _build(self) -> Procedure:
+        case = self.a.case
+        body: list[Statement] = [
+            Do(call=call("torch.manual_seed", case.seed)),
+            Do(call=call(".to", self._module(), _DEVICE, _DTYPE), into=(MODEL,)),
+            *(tie.made() for tie in case.ties),
+            *self._frozen(),
+        ]
+        return Procedure(name="build", parameters=("dtype",), body=tuple(body), result="model")
+
+    def _module(self) -> Value:
+        asked = {c.path for c in self.a.case.checkpoints if c.by_caller(self.a)}
+
+        def build(child: Child, path: str) -> Value:
+            def inside(inner: Child) -> Value:
+                return build(inner, join(path, inner.name))
+
+            made = child.node.module(child.width, inside)
+            if isinstance(child.node, Sequential) and isinstance(made, Call):
+                children = {join(path, str(i)) for i in range(len(child.node.children))}
+                if children & asked:
+                    return Call("steps.modules.chain.Chain", made.args)
+            return made
+
+        return build(Child("", self.a.case.model, self.a.width_in), "")
+
+    def _frozen(self) -> Iterator[Do]:
+        """Whole modules at once, where all in them is frozen."""
+        left = dict.fromkeys(self.a.case.frozen)
+        targets = self.a.source
+        for place in self.a.places:
+            inside = [
+                p.fqn
+                for p in self.a.parameters
+                if within(p.fqn, place.path) and p.fqn not in targets
+            ]
+            clear = not any(within(t, place.path) for t in targets)
+            if len(inside) > 1 and clear and all(name in left for name in inside):
+                module = Inside("model", place.path) if place.path else MODEL
+                yield Do(call=call(".requires_grad_", module, False))
+                for name in inside:
+                    del left[name]
+        for name in left:
+            yield Do(call=call(".requires_grad_", Inside("model", name), False))
+
+    @property
+    def _single_use_of_mesh(self) -> bool:
+        """Whether one unit is made, and once: only then nobody else needs its mesh."""
+        saves = [op for op in self.a.case.program if op.wraps]
+        again = any(not isinstance(op, StateDict) or self.loads_state for op in saves)
+        return len(self.a.plan.units) == 1 and not again
+
+    def _main(self) -> Iterator[Statement]:
+        case = self.a.case
+        mesh = mesh_of(self.a)
+        if mesh is not None and not self._single_use_of_mesh:
+            yield Do(call=mesh, into=(Variable("mesh"),), who="fsdp")
+        yield Do(call=call("recipe.build", _DTYPE), into=(MODEL,))
+        yield from self._wrapped("shard")
+        if self.several_pending:
+            yield Do(call=Items("list", ()), into=(Variable("pending"),))
+        tracked = "mem_tracker" in case.probes
+        operations = tuple(self._operations())
+        if tracked:
+            optimizer: Value = Variable("optimizer") if self.has_optimizer else None
+            tracker = Variable("tracker")
+            yield Do(call=call(TRACKER, MODEL, optimizer), into=(tracker,))
+            yield With(context=tracker, body=operations)
+        else:
+            yield from operations
+
+    def _trained(self) -> Value:
+        """The parameters that the optimizer gets."""
+        out = self.a.case.held_out
+        if not out:
+            return call(".parameters", MODEL)
+        names = dict.fromkeys((*self.a.canonical_names(out), *self.held_in(out, whole=True)))
+        return call("steps.names.others", _NAMED, literal(tuple(names)))
+
+    def _operations(self) -> Iterator[Statement]:
+        left = list(enumerate(self.a.case.program))
+        while left:
+            i, op = left.pop(0)
+            if not (isinstance(op, Forward) and op.waits and not op.sync):
+                yield self._operation(i, op)
+                continue
+            self._unreduced = True
+            body = [self._operation(i, op)]
+            while left and not isinstance(op, Backward):
+                i, op = left.pop(0)
+                body.append(self._operation(i, op))
+            self._unreduced = False
+            yield self._unsynchronised(tuple(body))
+
+    def _operation(self, i: int, op: Op) -> Operation:
+        self._op, self.a = i, self._first.at(i)
+        return Operation(op=i, name=op.kind(), body=tuple(op.steps(self)))
+
+    def _unsynchronised(self, body: tuple[Statement, ...]) -> Unsynchronised:
+        rooted = "" in self.a.options
+        around = any(not c.path and c.side == "around" for c in self.a.case.checkpoints)
+        if self.a.fsdp1:
+            name = ".no_sync" if rooted and not around else "steps.fsdp1.no_sync.no_sync"
+            return Unsynchronised(body=body, context=call(name, MODEL))
+        told: dict[bool, Any] = {}
+        for value in (False, True):
+            name = ".set_requires_gradient_sync" if rooted else "steps.fsdp2.gradient_sync.tell"
+            told[value] = Do(call=call(name, MODEL, value), who="fsdp")
+        return Unsynchronised(body=body, before=told[False], after=told[True])
+
+
+def _shard_at(op: int) -> str:
+    return f"shard_at_{op}"
+
+
+def lower(a: Anatomy, *, loads_state: bool = True, keep: Sequence[Statement] = ()) -> Recipe:
+    """The recipe of a case. See `Lowering` for the options."""
+    return Lowering(a, loads_state=loads_state, keep=keep).recipe()

@@ -1,0 +1,80 @@
+"""Training under ``FSDPMemTracker``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import msgspec
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
+from fsdpfuzz.case.operations import Backward, Forward, Step, ZeroGrad
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+Probe = Literal["mem_tracker"]
+_RUNS = Forward | Backward | Step | ZeroGrad
+
+
+class MemTrackerDimension(Dimension):
+    """Whether the training runs under the memory tracker, whose figures are then judged."""
+
+    name = "mem_tracker"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "mem_tracker": Feature(
+            about="on when the training runs under FSDPMemTracker (fsdp2 only)",
+            group="Training",
+            values=ON,
+            apis=("fsdp2",),
+            excludes={
+                "on": {
+                    "root": ("open",),
+                    "eval": ("on",),
+                    "flips": ("some", "all"),
+                    "refrozen": ("yes", "after lone forward"),
+                    "state_dict": ("full", "sharded", "several"),
+                },
+            },
+        )
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Whether it is asked for."""
+        if not a.fsdp1:
+            yield "mem_tracker", on("mem_tracker" in a.case.probes)
+
+    def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
+        """The tracker, if it is asked for."""
+        if case.probes:
+            yield "probes", ", ".join(case.probes)
+
+    def check(self, a: Anatomy) -> None:
+        """The tracker follows one model of fsdp2 from its root, through plain iterations."""
+        case = a.case
+        if "mem_tracker" not in case.probes:
+            return
+        if a.fsdp1 or "" not in a.options:
+            raise CaseError(
+                "mem_tracker needs an fsdp2 plan with the root as a unit", path="$.probes"
+            )
+        if any(not c.path and c.side == "around" for c in case.checkpoints):
+            raise CaseError(
+                "mem_tracker needs the root bare: no checkpoint around it", path="$.probes"
+            )
+        if case.twins:
+            raise CaseError("mem_tracker measures one plan; leave out the twins", path="$.probes")
+        for i, op in enumerate(case.program):
+            if not isinstance(op, _RUNS) or (isinstance(op, Forward) and not op.grad):
+                raise CaseError(
+                    "mem_tracker runs forward, backward, step and zero_grad only",
+                    path=f"$.program[{i}]",
+                )
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """Without the tracker."""
+        if case.probes:
+            yield Simpler(msgspec.structs.replace(case, probes=()), "FSDPMemTracker")

@@ -1,0 +1,109 @@
+"""The kinds of module: a file each. To add one, write its file and name it in `Node`."""
+
+from __future__ import annotations
+
+import sys
+from typing import get_args
+
+from fsdpfuzz.case.modules.activation import Activation, ActivationName
+from fsdpfuzz.case.modules.base import (
+    TOKENS,
+    Brought,
+    Called,
+    Child,
+    NodeBase,
+    Parameter,
+    Place,
+    Shape,
+    Walk,
+    complete,
+)
+from fsdpfuzz.case.modules.branches import Branches
+from fsdpfuzz.case.modules.buffered import Buffered
+from fsdpfuzz.case.modules.dropout import Dropout
+from fsdpfuzz.case.modules.embedding import Embedding
+from fsdpfuzz.case.modules.encoder_layer import EncoderLayer
+from fsdpfuzz.case.modules.gain import Gain
+from fsdpfuzz.case.modules.idle import Idle
+from fsdpfuzz.case.modules.linear import Linear
+from fsdpfuzz.case.modules.lora import Lora
+from fsdpfuzz.case.modules.matrix import Matrix
+from fsdpfuzz.case.modules.norm import Norm
+from fsdpfuzz.case.modules.positions import Positions
+from fsdpfuzz.case.modules.repeat import Repeat
+from fsdpfuzz.case.modules.residual import Residual
+from fsdpfuzz.case.modules.sequential import Sequential
+from fsdpfuzz.case.modules.switch import Switch
+from fsdpfuzz.case.modules.transformer import Transformer
+
+Node = (
+    Linear
+    | Norm
+    | Embedding
+    | Activation
+    | Dropout
+    | Gain
+    | Buffered
+    | Idle
+    | Lora
+    | EncoderLayer
+    | Positions
+    | Transformer
+    | Matrix
+    | Sequential
+    | Residual
+    | Branches
+    | Repeat
+    | Switch
+)
+
+KINDS: dict[str, type[NodeBase]] = {kind.kind(): kind for kind in get_args(Node)}
+"""All kinds of module, by name."""
+
+complete(KINDS.values())
+for _kind in KINDS.values():
+    # msgspec looks the types of a struct's fields up in the struct's own module, when the first
+    # decoder is made: a node that holds nodes has to find the whole union there.
+    sys.modules[_kind.__module__].Node = Node  # type: ignore[attr-defined]
+
+CLASSES: dict[str, tuple[str, ...]] = {
+    **{name: kind.classes for name, kind in KINDS.items() if kind.classes},
+    "sided": ("steps.modules.branches.Sided",),
+    "encoder_stack_layer": ("torch.nn.TransformerEncoderLayer",),
+    "decoder_stack_layer": ("torch.nn.TransformerDecoderLayer",),
+}
+"""For each kind that can be wrapped by class: the classes that its modules may have."""
+
+__all__ = [
+    "CLASSES",
+    "KINDS",
+    "TOKENS",
+    "Activation",
+    "ActivationName",
+    "Branches",
+    "Brought",
+    "Buffered",
+    "Called",
+    "Child",
+    "Dropout",
+    "Embedding",
+    "EncoderLayer",
+    "Gain",
+    "Idle",
+    "Linear",
+    "Lora",
+    "Matrix",
+    "Node",
+    "NodeBase",
+    "Norm",
+    "Parameter",
+    "Place",
+    "Positions",
+    "Repeat",
+    "Residual",
+    "Sequential",
+    "Shape",
+    "Switch",
+    "Transformer",
+    "Walk",
+]

@@ -1,0 +1,272 @@
+"""What a kind of module has to say of itself.
+
+A model is a tree of nodes. A node maps the last dimension of its input, its *width*, to a new
+width, and says only what it puts out: what comes in follows from the data flow, so editing one
+width by hand never leaves a contradiction two layers further on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+import msgspec
+
+from fsdpfuzz.case.base import Part, default_of
+from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.recipe import Value
+from fsdpfuzz.errors import CaseError, ContractError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.modules import Node
+
+TOKENS = 0
+"""Width of the data before an embedding: there is none."""
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of the built model. ``used`` is False where no forward ever reads it."""
+
+    fqn: str
+    shape: Shape
+    used: bool = True
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One module of the built model that a unit or a checkpoint can name.
+
+    ``parameters`` and ``buffers`` are those of the module that lie in no deeper place.
+    ``json_path`` says where its node stands in the document; ``node`` is None for a module
+    that a node brings along, such as the linear layers of a low-rank adapter.
+    """
+
+    path: str
+    kind: str
+    node: Node | None
+    width_in: int
+    width_out: int
+    depth: int
+    json_path: str
+    parameters: tuple[Parameter, ...] = ()
+    buffers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A module inside a node's own: ``name`` is its FQN there, ``at`` where its node stands."""
+
+    name: str
+    node: Node
+    width: int
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """A module that a node brings along without a node of its own."""
+
+    name: str
+    kind: str
+    width_in: int
+    width_out: int
+    parameters: tuple[tuple[str, Shape], ...] = ()
+    used: bool = True
+    child: Child | None = None
+    """The node that lies in it, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """One module called once during a forward."""
+
+    path: str
+    grad: bool
+    """Whether gradients are recorded."""
+    input_grad: bool
+    """Whether its input requires grad."""
+    asked: bool
+    """Whether the caller looks for a checkpoint of kind ``function`` on it."""
+
+
+Visit: TypeAlias = Generator[Called, None, bool]
+"""Yields the calls of a forward and returns whether the output requires grad."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A forward that is followed through the model without running it."""
+
+    names: tuple[str, ...]
+    """FQNs of all places."""
+    active: dict[str, int]
+    """The active child of each switch that was flipped."""
+    own: Callable[[str], bool]
+    """Whether what the module at an FQN computes with its own parameters requires grad."""
+
+    def visit(self, node: Node, path: str, x: bool, *, grad: bool, asked: bool = True) -> Visit:
+        """A call of ``node`` at ``path``, whose input requires grad if ``x``."""
+        yield Called(path, grad, x, asked)
+        return (yield from node.visit(self, path, x, grad))
+
+    def plain(
+        self, path: str, names: Iterable[str], x: bool, *, grad: bool, ours: bool = True
+    ) -> Visit:
+        """Modules without a node of their own, one after the other.
+
+        ``ours`` says that a module of ours calls them, which looks for checkpoints.
+        """
+        for name in names:
+            inner = join(path, name)
+            yield Called(inner, grad, x, asked=ours)
+            x = x or (grad and self.own(inner))
+        return x
+
+    def below(self, path: str) -> list[str]:
+        """FQNs, within the module at ``path``, of all that lies in it."""
+        start = f"{path}." if path else ""
+        return [p.removeprefix(start) for p in self.names if p != path and p.startswith(start)]
+
+
+Build: TypeAlias = Callable[[Child], Value]
+"""Gives the expression that makes a child."""
+
+
+class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
+    """Base of all kinds of module. A kind is a file that has this and the steps it names.
+
+    Every kind says what width it puts out, how it is called and what builds it; what else
+    there is has a default that holds for a module without parameters and children.
+    """
+
+    classes: ClassVar[tuple[str, ...]] = ()
+    """Dotted names of the classes that it may become, for ``ModuleWrapPolicy``."""
+    inner_kinds: ClassVar[tuple[str, ...]] = ()
+    """Kinds of the modules in it that are no places, so that classes must not name them."""
+    shows_width: ClassVar[bool] = False
+    """Whether `explain` says the width even of one that keeps it."""
+
+    @classmethod
+    def kind(cls) -> str:
+        """Its name in a case."""
+        tag = cls.__struct_config__.tag
+        if not isinstance(tag, str):
+            raise ContractError(f"{cls.__name__} has no kind")
+        return tag
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """The width that it puts out for ``width`` in; :class:`CaseError` if it cannot."""
+        raise NotImplementedError
+
+    def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
+        """What it calls in a forward, itself left out, and whether its output requires grad."""
+        raise NotImplementedError
+
+    def module(self, width: int, build: Build) -> Value:
+        """The expression that makes the module."""
+        raise NotImplementedError
+
+    def rows_after(self, at: str = "$.model") -> int:
+        """How many times larger the batch comes out; :class:`CaseError` where that cannot be."""
+        return 1
+
+    def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
+        """The modules in it, in the order of ``named_modules``."""
+        return iter(())
+
+    def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:
+        """Name and shape of each parameter that lies in no place inside it."""
+        return iter(())
+
+    def own_ties(self) -> Iterator[tuple[str, str]]:
+        """Parameters with a second name in a module inside it: both names."""
+        return iter(())
+
+    def own_buffers(self) -> tuple[str, ...]:
+        """Names of its buffers that lie in no place inside it."""
+        return ()
+
+    def changes_state(self) -> bool:
+        """Whether a forward changes buffers of it, so that each call counts."""
+        return False
+
+    def loses_state(self) -> bool:
+        """Whether it changes any that a state dict does not hold."""
+        return False
+
+    def draws_random(self) -> bool:
+        """Whether a forward in train mode draws random numbers."""
+        return False
+
+    def words(self) -> list[str]:
+        """Its options in a few words, without what is at PyTorch's default."""
+        return []
+
+    def simpler(self) -> Iterator[Node]:
+        """Plainer nodes of the same width that it can be replaced by, the plainest first."""
+        return iter(())
+
+
+class Leaf(NodeBase, frozen=True, kw_only=True):
+    """A module without places in it: it may have parameters, and calls nothing else."""
+
+    def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
+        """Its output requires grad if its input or one of its own parameters does."""
+        yield from ()
+        return x or (grad and walk.own(path))
+
+
+def takes_features(node: NodeBase, width: int, at: str) -> int:
+    """``width``, for a node that cannot take tokens; :class:`CaseError` where there are any."""
+    if width == TOKENS:
+        raise CaseError(f"{node.kind()} cannot take tokens; put an embedding first", path=at)
+    return width
+
+
+def keeps_width(node: NodeBase, body: Node, width: int, at: str) -> int:
+    """``width``, for a node whose body must keep it; :class:`CaseError` where it does not."""
+    takes_features(node, width, at)
+    out = body.width_after(width, f"{at}.body")
+    if out != width:
+        raise CaseError(f"the body must keep the width {width}, but puts out {out}", path=at)
+    return out
+
+
+def keeps_batch(body: Node, at: str) -> int:
+    """1, for a node whose body must keep the batch; :class:`CaseError` where it does not."""
+    if body.rows_after(f"{at}.body") != 1:
+        raise CaseError("the body must keep the batch, but a stack in it enlarges it", path=at)
+    return 1
+
+
+def without_defaults(node: NodeBase, **fields: str) -> dict[str, Value]:
+    """Keyword arguments for the fields that are not at their default: field to argument."""
+    found: dict[str, Value] = {}
+    for name, argument in fields.items():
+        value = getattr(node, name)
+        if value != default_of(type(node), name):
+            found[argument] = value
+    return found
+
+
+def changed(node: NodeBase, **fields: object) -> Node:
+    """The node with other fields."""
+    return msgspec.structs.replace(node, **fields)  # type: ignore[return-value]
+
+
+def complete(kinds: Iterable[type[NodeBase]]) -> None:
+    """:class:`ContractError` for a kind that leaves out what every kind has to say."""
+    for kind in kinds:
+        for name in ("width_after", "visit", "module"):
+            if getattr(kind, name) is getattr(NodeBase, name):
+                raise ContractError(f"the module kind {kind.kind()} lacks {name}()")

@@ -1,0 +1,88 @@
+"""``nn.TransformerEncoderLayer``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import Count, Probability, Width
+from fsdpfuzz.case.modules.base import Build, Leaf, Shape, changed, takes_features
+from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.recipe import Value, call
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.modules import Node
+
+
+class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
+    """``nn.TransformerEncoderLayer`` on ``(batch, length, width)``, with a causal mask if asked."""
+
+    classes: ClassVar[tuple[str, ...]] = ("steps.modules.encoder_layer.EncoderLayer",)
+    inner_kinds: ClassVar[tuple[str, ...]] = ("linear", "norm")
+    heads: Count = 1
+    hidden: Width = 8
+    dropout: Probability = 0.0
+    norm_first: bool = False
+    causal: bool = False
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """Keeps the width, which the heads must divide."""
+        takes_features(self, width, at)
+        if width % self.heads:
+            raise CaseError(f"width {width} is not divisible by heads={self.heads}", path=at)
+        return width
+
+    def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:
+        """Those of the layer inside."""
+        for name, shape in layer_parameters(width, self.hidden, cross_attention=False):
+            yield join("layer", name), shape
+
+    def module(self, width: int, build: Build) -> Value:
+        """A module of ours."""
+        return call(
+            "steps.modules.encoder_layer.EncoderLayer",
+            width,
+            self.heads,
+            self.hidden,
+            self.dropout,
+            self.norm_first,
+            self.causal,
+        )
+
+    def draws_random(self) -> bool:
+        """Dropout."""
+        return self.dropout > 0.0
+
+    def words(self) -> list[str]:
+        """``2 heads``, ``dropout 0.1``, ``norm_first``, ``causal``."""
+        words = [f"{self.heads} heads"]
+        words += [f"dropout {self.dropout:g}"] if self.dropout else []
+        return words + [name for name in ("norm_first", "causal") if getattr(self, name)]
+
+    def simpler(self) -> Iterator[Node]:
+        """Without dropout, mask and pre-norm; one head."""
+        if self.dropout:
+            yield changed(self, dropout=0.0)
+        for name in ("causal", "norm_first"):
+            if getattr(self, name):
+                yield changed(self, **{name: False})
+        if self.heads > 1:
+            yield changed(self, heads=1)
+
+
+def layer_parameters(
+    width: int, hidden: int, *, cross_attention: bool
+) -> Iterator[tuple[str, Shape]]:
+    """The parameters of PyTorch's encoder layer, or of its decoder layer."""
+    for name in ("self_attn", "multihead_attn")[: 2 if cross_attention else 1]:
+        yield join(name, "in_proj_weight"), (3 * width, width)
+        yield join(name, "in_proj_bias"), (3 * width,)
+        yield join(name, "out_proj.weight"), (width, width)
+        yield join(name, "out_proj.bias"), (width,)
+    for name, out, ins in (("linear1", hidden, width), ("linear2", width, hidden)):
+        yield join(name, "weight"), (out, ins)
+        yield join(name, "bias"), (out,)
+    for i in range(3 if cross_attention else 2):
+        yield join(f"norm{i + 1}", "weight"), (width,)
+        yield join(f"norm{i + 1}", "bias"), (width,)

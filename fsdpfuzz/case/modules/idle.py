@@ -1,0 +1,42 @@
+"""Parameters that no forward uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fsdpfuzz.case.modules.base import (
+    Brought,
+    Build,
+    Child,
+    NodeBase,
+    Visit,
+    Walk,
+    takes_features,
+)
+from fsdpfuzz.case.recipe import Value, call
+
+
+class Idle(NodeBase, tag="idle", frozen=True, kw_only=True):
+    """Holds ``nn.Linear(width, width)`` and never calls it: parameters that stay unused."""
+
+    classes: ClassVar[tuple[str, ...]] = ("steps.modules.idle.Idle",)
+    shows_width: ClassVar[bool] = True
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """Keeps the width."""
+        return takes_features(self, width, at)
+
+    def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
+        """The linear layer."""
+        shapes = (("weight", (width, width)), ("bias", (width,)))
+        yield Brought("idle", "linear", width, width, shapes, used=False)
+
+    def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
+        """Gives back its very input."""
+        yield from ()
+        return x
+
+    def module(self, width: int, build: Build) -> Value:
+        """A module of ours."""
+        return call("steps.modules.idle.Idle", width)

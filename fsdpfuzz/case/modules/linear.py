@@ -1,0 +1,49 @@
+"""``nn.Linear``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import Width
+from fsdpfuzz.case.modules.base import (
+    Build,
+    Leaf,
+    Shape,
+    changed,
+    takes_features,
+    without_defaults,
+)
+from fsdpfuzz.case.recipe import Value, call
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.modules import Node
+
+
+class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
+    """``nn.Linear(width, out, bias=bias)``."""
+
+    classes: ClassVar[tuple[str, ...]] = ("torch.nn.Linear",)
+    shows_width: ClassVar[bool] = True
+    out: Width
+    bias: bool = True
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """``out``."""
+        takes_features(self, width, at)
+        return self.out
+
+    def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:
+        """A weight of shape ``(out, width)``, and a bias if asked for."""
+        yield "weight", (self.out, width)
+        if self.bias:
+            yield "bias", (self.out,)
+
+    def module(self, width: int, build: Build) -> Value:
+        """PyTorch's own."""
+        return call("torch.nn.Linear", width, self.out, **without_defaults(self, bias="bias"))
+
+    def simpler(self) -> Iterator[Node]:
+        """Without the bias."""
+        if self.bias:
+            yield changed(self, bias=False)

@@ -1,0 +1,57 @@
+"""``nn.LayerNorm`` and ``nn.RMSNorm``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fsdpfuzz.case.modules.base import (
+    Build,
+    Leaf,
+    Shape,
+    changed,
+    takes_features,
+    without_defaults,
+)
+from fsdpfuzz.case.recipe import Value, call
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.modules import Node
+
+
+class Norm(Leaf, tag="norm", frozen=True, kw_only=True):
+    """``nn.LayerNorm(width)`` or ``nn.RMSNorm(width)``; keeps the width."""
+
+    classes: ClassVar[tuple[str, ...]] = ("torch.nn.LayerNorm", "torch.nn.RMSNorm")
+    shows_width: ClassVar[bool] = True
+    variant: Literal["layer", "rms"] = "layer"
+    affine: bool = True
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """Keeps the width."""
+        return takes_features(self, width, at)
+
+    def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:
+        """A weight, and for ``LayerNorm`` a bias, if affine."""
+        if self.affine:
+            yield "weight", (width,)
+            if self.variant == "layer":
+                yield "bias", (width,)
+
+    def module(self, width: int, build: Build) -> Value:
+        """PyTorch's own."""
+        name = {"layer": "LayerNorm", "rms": "RMSNorm"}[self.variant]
+        options = without_defaults(self, affine="elementwise_affine")
+        return call(f"torch.nn.{name}", width, **options)
+
+    def words(self) -> list[str]:
+        """``rms``, ``no affine``."""
+        words = ["rms"] if self.variant == "rms" else []
+        return words if self.affine else [*words, "no affine"]
+
+    def simpler(self) -> Iterator[Node]:
+        """``LayerNorm``; without parameters."""
+        if self.variant != "layer":
+            yield changed(self, variant="layer")
+        if self.affine:
+            yield changed(self, affine=False)

@@ -1,0 +1,53 @@
+"""``nn.Sequential``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from fsdpfuzz.case.modules.base import Brought, Build, Child, NodeBase, Visit, Walk
+from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.recipe import Value, call
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.modules import Node
+
+
+class Sequential(NodeBase, tag="sequential", frozen=True, kw_only=True):
+    """``nn.Sequential`` of the children, in order."""
+
+    classes: ClassVar[tuple[str, ...]] = ("torch.nn.Sequential", "steps.modules.chain.Chain")
+    children: Annotated[tuple[Node, ...], Meta(max_length=64)]
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """What the last child puts out."""
+        for i, child in enumerate(self.children):
+            width = child.width_after(width, f"{at}.children[{i}]")
+        return width
+
+    def rows_after(self, at: str = "$.model") -> int:
+        """The product of the children's."""
+        rows = 1
+        for i, child in enumerate(self.children):
+            rows *= child.rows_after(f"{at}.children[{i}]")
+        return rows
+
+    def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
+        """The children."""
+        for i, child in enumerate(self.children):
+            here = f"{at}.children[{i}]"
+            yield Child(f"{i}", child, width, here)
+            width = child.width_after(width, here)
+
+    def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
+        """The children, one after the other."""
+        for i, child in enumerate(self.children):
+            x = yield from walk.visit(child, join(path, f"{i}"), x, grad=grad)
+        return x
+
+    def module(self, width: int, build: Build) -> Value:
+        """PyTorch's own; `Lowering` puts one of ours where it has to look for checkpoints."""
+        children = [build(child) for child in self.inside(width, "") if isinstance(child, Child)]
+        return call("torch.nn.Sequential", *children)

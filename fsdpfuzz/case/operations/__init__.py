@@ -1,0 +1,42 @@
+"""The operations of a training program: a file each.
+
+To add one, write its file, name it in `Op`, and write what it calls in ``steps``.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from fsdpfuzz.case.operations.backward import Backward
+from fsdpfuzz.case.operations.base import OperationBase, Progress, complete
+from fsdpfuzz.case.operations.flip import Flip
+from fsdpfuzz.case.operations.forward import Forward
+from fsdpfuzz.case.operations.mode import Mode
+from fsdpfuzz.case.operations.rebuild import Rebuild
+from fsdpfuzz.case.operations.requires_grad import RequiresGrad
+from fsdpfuzz.case.operations.state_dict import StateDict
+from fsdpfuzz.case.operations.step import Step
+from fsdpfuzz.case.operations.zero_grad import ZeroGrad
+
+Op = Forward | Backward | Step | ZeroGrad | Mode | RequiresGrad | Flip | StateDict | Rebuild
+
+OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
+"""All operations, by name."""
+
+complete(OPERATIONS.values())
+
+__all__ = [
+    "OPERATIONS",
+    "Backward",
+    "Flip",
+    "Forward",
+    "Mode",
+    "Op",
+    "OperationBase",
+    "Progress",
+    "Rebuild",
+    "RequiresGrad",
+    "StateDict",
+    "Step",
+    "ZeroGrad",
+]

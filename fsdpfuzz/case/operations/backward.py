@@ -1,0 +1,65 @@
+"""Backward of all losses that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fsdpfuzz.case.dimension import Simpler
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.recipe import Do, Statement, Variable, call
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
+
+
+class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
+    """Backward of all pending losses."""
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """A forward has to wait for it."""
+        if not progress.pending:
+            raise CaseError("backward without a pending forward", path=at)
+        progress.reduced = all(progress.pending)
+        progress.pending.clear()
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """The sum of the losses, its backward, and what stands for FSDP in the plain model."""
+        loss = Variable("loss")
+        if lowering.several_pending:
+            pending = Variable("pending")
+            yield Do(call=call("steps.backward.total", pending), into=(loss,))
+            yield Do(call=call(".clear", pending))
+        yield from lowering.before_backward()
+        if lowering.may_lack_backward:
+            yield Do(call=call("steps.backward.if_required", loss))
+        else:
+            yield Do(call=call(".backward", loss))
+        yield from lowering.after_backward()
+
+    def words(self) -> str:
+        """Its name."""
+        return "backward"
+
+    @classmethod
+    def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
+        """Without the forwards and backwards that only accumulate."""
+        import msgspec
+
+        single = _one_each(case)
+        if single != case.program:
+            changed = msgspec.structs.replace(case, program=single)
+            yield Simpler(changed, "gradient accumulation")
+
+
+def _one_each(case: CaseSpec) -> tuple[object, ...]:
+    kept: list[object] = []
+    for op in case.program:
+        before = [k.kind() for k in kept[-3:] if isinstance(k, OperationBase)]
+        if isinstance(op, Backward) and before[:2] == ["forward", "backward"]:
+            kept = [*kept[:-3], kept[-1]]
+        kept.append(op)
+    return tuple(kept)

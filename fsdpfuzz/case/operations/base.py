@@ -1,0 +1,95 @@
+"""What an operation of a training program has to say of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fsdpfuzz.case.base import Part
+from fsdpfuzz.case.dimension import Feature, Rejection, Simpler
+from fsdpfuzz.case.recipe import Statement
+from fsdpfuzz.errors import ContractError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
+    from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
+    from fsdpfuzz.case.wrap import Plan
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a check of the program has seen so far."""
+
+    pending: list[bool] = field(default_factory=list)
+    """For each forward that waits for its backward whether it synchronises."""
+    reduced: bool = True
+    """Whether the last backward reduced its gradients."""
+
+
+class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
+    """Base of all operations. FSDP and the reference run them alike."""
+
+    features: ClassVar[Mapping[str, Feature]] = {}
+    rejections: ClassVar[tuple[Rejection, ...]] = ()
+    wraps: ClassVar[bool] = False
+    """Whether it wraps a model of its own."""
+    renews: ClassVar[bool] = False
+    """Whether FSDP's model is a new one afterwards: sharded, and without gradients."""
+    needs_reduced: ClassVar[bool] = False
+    """Whether it goes after a backward only if that has reduced the gradients."""
+    joins_gradients: ClassVar[bool] = False
+    """Whether what it leaves of one gradient depends on the others."""
+    compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ()
+    """What of the parameters is compared with the reference's afterwards."""
+    results: ClassVar[tuple[str, ...]] = ()
+    """Variables that it gives, whole on every rank and compared with the reference's."""
+
+    @classmethod
+    def kind(cls) -> str:
+        """Its name in a case."""
+        tag = cls.__struct_config__.tag
+        if not isinstance(tag, str):
+            raise ContractError(f"{cls.__name__} has no kind")
+        return tag
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """What it does, as statements of a recipe."""
+        raise NotImplementedError
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """Raises :class:`CaseError` for what contradicts the case at this point."""
+        raise NotImplementedError
+
+    def words(self) -> str:
+        """In a word or few."""
+        raise NotImplementedError
+
+    def plan_after(self, plan: Plan) -> Plan:
+        """The plan that holds from here on."""
+        return plan
+
+    def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
+        """What it changes of a rank's situation."""
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """The case's value of each of `features`."""
+        return iter(())
+
+    @classmethod
+    def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
+        """Plainer neighbours, other than a program without the operation."""
+        return iter(())
+
+
+def complete(kinds: Iterable[type[OperationBase]]) -> None:
+    """:class:`ContractError` for an operation that leaves out what every one has to say."""
+    for kind in kinds:
+        for name in ("steps", "check", "words"):
+            if getattr(kind, name) is getattr(OperationBase, name):
+                raise ContractError(f"the operation {kind.kind()} lacks {name}()")
+        if kind.features and kind.values.__func__ is OperationBase.values.__func__:  # type: ignore[attr-defined]
+            raise ContractError(f"the operation {kind.kind()} has features without values")

@@ -1,0 +1,170 @@
+"""A forward on fresh inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from fsdpfuzz.case.base import ModulePath, on
+from fsdpfuzz.case.dimension import ON, Feature, Simpler
+from fsdpfuzz.case.loss import loss_of
+from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Sum, Variable, With, call
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
+
+
+class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
+    """One forward on fresh inputs; the loss stays pending until `backward`.
+
+    ``sync=False`` is gradient accumulation without communication (``no_sync``).
+    """
+
+    features: ClassVar[Mapping[str, Feature]] = {
+        "accumulation": Feature(
+            about="off, sync, no_sync", group="Training", values=("off", "sync", "no_sync")
+        ),
+        "non_root_forward": Feature(
+            about="on when a module other than the root is called by itself",
+            group="Training",
+            values=ON,
+        ),
+        "lone_forward": Feature(
+            about="no, no_grad, dropped (gradients are recorded, but no backward follows), several",
+            group="Training",
+            values=("no", "no_grad", "dropped", "several"),
+        ),
+        "pending": Feature(
+            about="1 or 2+ forwards before one backward", group="Training", values=("1", "2+")
+        ),
+        "recorded": Feature(
+            about="1 or 2+ forwards that record gradients before one backward ends, also those "
+            "whose loss is thrown away",
+            group="Training",
+            values=("1", "2+"),
+            excludes={"1": {"pending": ("2+",)}},
+        ),
+    }
+
+    sync: bool = True
+    grad: bool = True
+    drop: bool = False
+    """Throws the loss away: gradients are recorded, but no backward follows."""
+    target: ModulePath = ""
+    """FQN of the module that is called instead of the root; its width is the inputs'."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the loss waits for a backward."""
+        return self.grad and not self.drop
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """The target takes the inputs; forwards before one backward agree on ``sync``."""
+        if self.target:
+            check_names((self.target,), a.by_path, f"{at}.target", "module")
+            takes, given = a.by_path[self.target].width_in, a.width_in
+            if takes != given:
+                raise CaseError(
+                    f"{self.target!r} takes width {takes}, the inputs have {given}",
+                    path=f"{at}.target",
+                )
+        if self.waits:
+            progress.pending.append(self.sync)
+            if len(set(progress.pending)) > 1:
+                raise CaseError("forwards before one backward must agree on sync", path=at)
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """Inputs, output and loss, which waits in ``pending`` if it is one of several."""
+        a, index = lowering.a, lowering.next_index()
+        x, output, loss = Variable("x"), Variable("output"), Variable("loss")
+        yield from lowering.before_forward()
+        yield Do(call=a.case.inputs.drawn(a, index), into=(x,))
+        if lowering.draws_random:
+            yield Do(call=call("torch.manual_seed", Sum(a.case.seed, index)))
+        module = Inside("model", self.target) if self.target else MODEL
+        run: list[Statement] = [
+            Do(call=lowering.called(module, x), into=(output,)),
+            Do(call=loss_of(a), into=(loss,)),
+        ]
+        if self.grad:
+            yield from run
+        else:
+            yield With(context=call("torch.no_grad"), body=tuple(run))
+        yield from lowering.after_forward(self)
+        if lowering.several_pending and self.waits:
+            yield Do(call=call(".append", Variable("pending"), loss))
+
+    def words(self) -> str:
+        """``forward of 0 no_sync``."""
+        words = ["forward"]
+        words += [f"of {self.target}"] if self.target else []
+        words += [] if self.sync else ["no_sync"]
+        words += [] if self.grad else ["no_grad"]
+        words += ["dropped"] if self.drop else []
+        return " ".join(words)
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """How forwards and backwards lie to each other."""
+        forwards = [op for op in a.case.program if isinstance(op, Forward)]
+        yield "accumulation", _accumulation(a.case)
+        yield "non_root_forward", on(any(op.target for op in forwards))
+        lone = {"no_grad" if not op.grad else "dropped" for op in forwards if not op.waits}
+        yield "lone_forward", "several" if len(lone) > 1 else next(iter(lone), "no")
+        yield "pending", "2+" if most_pending(a.case) > 1 else "1"
+        yield "recorded", "2+" if most_recorded(a.case) > 1 else "1"
+
+    @classmethod
+    def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
+        """Synchronised; of the root."""
+        program = case.program
+        replace = msgspec.structs.replace
+        if any(isinstance(op, Forward) and not op.sync for op in program):
+            synced = [replace(op, sync=True) if isinstance(op, Forward) else op for op in program]
+            yield Simpler(replace(case, program=tuple(synced)), "no_sync")
+        if any(isinstance(op, Forward) and op.target for op in program):
+            root = [replace(op, target="") if isinstance(op, Forward) else op for op in program]
+            words = "a forward of another module than the root"
+            yield Simpler(replace(case, program=tuple(root)), words)
+
+
+def most_pending(case: CaseSpec) -> int:
+    """The largest number of losses that wait for one backward."""
+    return _most(case, lambda op: op.waits)
+
+
+def most_recorded(case: CaseSpec) -> int:
+    """The largest number of forwards with gradients from one backward to the next."""
+    return _most(case, lambda op: op.grad)
+
+
+def _most(case: CaseSpec, counts: Callable[[Forward], bool]) -> int:
+    number = most = 0
+    for op in case.program:
+        if op.kind() == "backward" or op.renews:
+            number = 0
+        elif isinstance(op, Forward) and counts(op):
+            number += 1
+            most = max(most, number)
+    return most
+
+
+def _accumulation(case: CaseSpec) -> str:
+    if any(isinstance(op, Forward) and op.grad and not op.sync for op in case.program):
+        return "no_sync"
+    backwards = 0
+    for op in case.program:
+        if op.kind() == "backward":
+            backwards += 1
+        elif op.kind() == "zero_grad" or op.renews:
+            backwards = 0
+        if backwards > 1:
+            return "sync"
+    return "off"

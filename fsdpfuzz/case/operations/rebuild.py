@@ -1,0 +1,132 @@
+"""A training that is saved to disk and taken up again under another plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from fsdpfuzz.case.dimension import Feature, Simpler
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
+from fsdpfuzz.case.wrap import Plan, check_plan, simpler_plans
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
+    from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
+
+
+class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
+    """Saves model and optimizer with ``torch.distributed.checkpoint``, and goes on from there.
+
+    Both are made anew, the model with every element changed and wrapped as ``plan`` says, and
+    what was saved is loaded into them. Gradients are not saved.
+    """
+
+    features: ClassVar[Mapping[str, Feature]] = {
+        "rebuilt": Feature(
+            about="no, same (taken up under the plan that it was saved under), other",
+            group="State",
+            values=("no", "same", "other"),
+            excludes={"no": {"rebuilt_state": ("part",)}},
+        ),
+        "rebuilt_state": Feature(
+            about="whole, part (of the optimizer's state is saved: a parameter that requires grad "
+            "had no step with a gradient before)",
+            group="State",
+            values=("whole", "part"),
+        ),
+    }
+    wraps: ClassVar[bool] = True
+    renews: ClassVar[bool] = True
+
+    plan: Plan
+
+    def plan_after(self, plan: Plan) -> Plan:
+        """The new one."""
+        return self.plan
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """A sound plan of the same API, between iterations, of a model that is saved whole."""
+        case = a.case
+        if type(self.plan) is not type(case.plan):
+            raise CaseError("the plan is for the other API", path=f"{at}.plan")
+        if progress.pending:
+            raise CaseError("rebuild while a forward waits for its backward", path=at)
+        if a.switches or case.probes:
+            raise CaseError("rebuild goes with no switch and no probe", path=at)
+        for place in a.places:
+            if place.node is not None and place.node.loses_state():
+                raise CaseError(f"{place.path!r} updates a buffer that is not saved", path=f"{at}")
+        check_plan(msgspec.structs.replace(case, plan=self.plan), f"{at}.plan")
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """Save, make anew, load; what the plain model has of gradients goes, too."""
+        folder = Variable("folder")
+        optimizer: Value = Variable("optimizer") if lowering.has_optimizer else None
+        device = Variable("device")
+        saved = call("steps.rebuild.save", MODEL, optimizer, device)
+        yield Do(call=saved, into=(folder,), who="fsdp")
+        yield from lowering.made_again()
+        loaded = call("steps.rebuild.load", MODEL, optimizer, folder)
+        yield Do(call=loaded, who="fsdp")
+        yield Do(call=call(".zero_grad", MODEL), who="reference")
+        lowering.reduced = False
+
+    def words(self) -> str:
+        """``save, rebuild as fsdp2 (2 units), load``."""
+        units = len(self.plan.units)
+        return f"save, rebuild as {self.plan.words()} ({units} unit{'s' * (units > 1)}), load"
+
+    def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
+        """Who manages what."""
+        from fsdpfuzz.case.anatomy import anatomy
+
+        now.wrapped(anatomy(msgspec.structs.replace(a.case, plan=self.plan)))
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Whether it changes the plan."""
+        plans = [op.plan for op in a.case.program if isinstance(op, Rebuild)]
+        same = all(plan == a.case.plan for plan in plans)
+        yield "rebuilt", "no" if not plans else "same" if same else "other"
+        yield "rebuilt_state", "part" if _saves_a_part(a) else "whole"
+
+    @classmethod
+    def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
+        """Under the same plan; under a plainer one."""
+        replace = msgspec.structs.replace
+        for i, op in enumerate(case.program):
+            if not isinstance(op, Rebuild):
+                continue
+
+            def having(plan: Plan, i: int = i, op: Rebuild = op) -> CaseSpec:
+                program = (*case.program[:i], replace(op, plan=plan), *case.program[i + 1 :])
+                return replace(case, program=program)
+
+            if op.plan != case.plan:
+                yield Simpler(having(case.plan), "another plan after the rebuild")
+                for plainer in simpler_plans(replace(case, plan=op.plan)):
+                    yield Simpler(having(plainer.case.plan), plainer.words)
+
+
+def _saves_a_part(a: Anatomy) -> bool:
+    """Whether a parameter that requires grad may have no state while another one has gradients."""
+    used = {p.fqn for p in a.parameters if p.used}
+    went_back: set[str] = set()
+    stepped: set[str] = set()
+    for _, op, now in a.situations(0):
+        trained = {name for name, on in now.trained.items() if on}
+        match op.kind():
+            case "backward":
+                went_back |= trained & used
+            case "step":
+                stepped |= went_back
+            case "rebuild":
+                if went_back and not stepped.issuperset(trained):
+                    return True
+    return False

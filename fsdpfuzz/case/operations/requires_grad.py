@@ -1,0 +1,99 @@
+"""Freezing and unfreezing on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import ParameterName
+from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.flip import Flip
+from fsdpfuzz.case.recipe import Statement
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
+    from fsdpfuzz.case.lowering import Lowering
+
+MAX_NAMES = 6
+
+
+class RequiresGrad(OperationBase, tag="requires_grad", frozen=True, kw_only=True):
+    """Freezes or unfreezes the named parameters between iterations."""
+
+    features: ClassVar[Mapping[str, Feature]] = {
+        "refrozen": Feature(
+            about="no, yes (requires_grad changes during the program), after lone forward (and at "
+            "that time a forward lies back that no backward followed)",
+            group="Training",
+            values=("no", "yes", "after lone forward"),
+        )
+    }
+
+    parameters: tuple[ParameterName, ...]
+    value: bool
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """Names of parameters."""
+        check_names(self.parameters, a.by_fqn, f"{at}.parameters", "parameter")
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """On the tensors that the model showed when it was wrapped."""
+        yield from lowering.require_grad(self.parameters, self.value)
+
+    def words(self) -> str:
+        """``freeze 0.weight``."""
+        more = len(self.parameters) - MAX_NAMES
+        shown = ", ".join(self.parameters[:MAX_NAMES])
+        names = f"{shown} and {more} more" if more > 0 else shown
+        return f"{'unfreeze' if self.value else 'freeze'} {names}"
+
+    def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
+        """What is trained from here on."""
+        now.require(self.parameters, self.value)
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Whether and when it changes."""
+        changes = any(isinstance(op, Flip | RequiresGrad) for op in a.case.program)
+        lone = changes and changes_after_lone_forward(a)
+        yield "refrozen", ("after lone forward" if lone else "yes") if changes else "no"
+
+
+def changes_after_lone_forward(a: Anatomy) -> bool:
+    """Whether ``requires_grad`` changes while an outermost unit has had no backward.
+
+    What its latest forward left behind, whole parameters or hooks, belongs to the time
+    before. No backward reaches a unit whose output does not require grad.
+    """
+    from fsdpfuzz.case.operations.backward import Backward
+    from fsdpfuzz.case.operations.forward import Forward
+    from fsdpfuzz.case.paths import within
+
+    lone: set[str] = set()
+    reached: set[str] = set()
+    for _, op, now in a.situations(0):
+        if isinstance(op, Forward):
+            with_grad = {call.path for call in a.calls(op, now) if call.input_grad}
+            trained = {
+                place.path
+                for place in a.places
+                if any(p.used and now.trained[p.fqn] for p in place.parameters)
+            }
+            lone.update(a.roots)
+            if op.waits:
+                reached.update(
+                    root
+                    for root in a.roots
+                    if root in with_grad or any(within(path, root) for path in trained)
+                )
+        elif op.renews:
+            lone.clear()
+        elif isinstance(op, Backward):
+            lone -= reached
+            reached.clear()
+        elif lone and isinstance(op, RequiresGrad | Flip):
+            return True
+    return False

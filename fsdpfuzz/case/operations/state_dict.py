@@ -1,0 +1,128 @@
+"""Saving and loading a state dict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import msgspec
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
+from fsdpfuzz.case.wrap import Fsdp2Plan
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
+
+
+class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
+    """Takes the state dict, compares it with the reference, and loads it into a zeroed model.
+
+    ``local`` is a form of fsdp1 alone. ``rank0_only`` goes with ``full``; fsdp2 has it only
+    together with the offload of a full state dict, so there either one asks for both.
+    """
+
+    features: ClassVar[Mapping[str, Feature]] = {
+        "state_dict": Feature(
+            about="no, full, sharded, local, several (different forms)",
+            group="State",
+            values=("no", "full", "sharded", "local", "several"),
+            excludes={
+                "no": {"state_offload": ("on",), "state_rank0": ("on",)},
+                "sharded": {"state_rank0": ("on",)},
+                "local": {"state_rank0": ("on",), "api": ("fsdp2",)},
+            },
+        ),
+        "state_offload": Feature(
+            about="on when a state dict is offloaded to the CPU", group="State", values=ON
+        ),
+        "state_rank0": Feature(
+            about="on when a state dict is for rank 0 only", group="State", values=ON
+        ),
+    }
+
+    wraps: ClassVar[bool] = True
+
+    needs_reduced: ClassVar[bool] = True
+
+    form: Literal["full", "sharded", "local"] = "full"
+    rank0_only: bool = False
+    cpu_offload: bool = False
+
+    def on_rank0(self, a: Anatomy) -> bool:
+        """Whether rank 0 alone gets it.
+
+        With fsdp2 a full state dict that is offloaded exists on rank 0 alone, as
+        ``StateDictOptions`` documents.
+        """
+        return self.rank0_only or (not a.fsdp1 and self.form == "full" and self.cpu_offload)
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """The API has the form, and the form the option."""
+        if self.form == "local" and isinstance(a.plan, Fsdp2Plan):
+            raise CaseError("fsdp2 has no form='local'; use 'sharded'", path=f"{at}.form")
+        if self.rank0_only and self.form != "full":
+            raise CaseError(f"form={self.form!r} is on every rank", path=f"{at}.rank0_only")
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """Save, and load into a model that differs in every element."""
+        a = lowering.a
+        room = f"steps.{a.api}.state_dict"
+        rank0 = self.on_rank0(a)
+        state, loaded = Variable("state"), Variable("loaded")
+        save: dict[str, Value] = {}
+        if self.cpu_offload or (rank0 and not a.fsdp1):
+            save["offload"] = True
+        if rank0 and a.fsdp1:
+            save["rank0_only"] = True
+        yield Do(call=call(f"{room}.save", MODEL, self.form, **save), into=(state,), who="fsdp")
+        if not lowering.loads_state:
+            return
+        given: Value = state
+        if rank0 and a.fsdp1:
+            given = call("steps.state_dict.broadcast", state, Variable("device"))
+        blank = call("steps.state_dict.blank", call("recipe.build", Variable("dtype")))
+        yield Do(call=call(f"recipe.{lowering.shard}", blank), into=(loaded,), who="fsdp")
+        load: dict[str, Value] = {"broadcast": True} if rank0 and not a.fsdp1 else {}
+        yield Do(call=call(f"{room}.load", loaded, self.form, given, **load), who="fsdp")
+
+    def words(self) -> str:
+        """``state_dict full rank 0 only to CPU``."""
+        words = ["state_dict", self.form]
+        words += ["rank 0 only"] if self.rank0_only else []
+        words += ["to CPU"] if self.cpu_offload else []
+        return " ".join(words)
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Forms and options over the program."""
+        taken = taken_in(a.case)
+        yield "state_dict", one((op.form for op in taken), several="several")
+        yield "state_offload", on(any(op.cpu_offload for op in taken))
+        yield "state_rank0", on(any(op.rank0_only for op in taken))
+
+    @classmethod
+    def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
+        """On the device; on every rank; full."""
+        replace = msgspec.structs.replace
+        plainer = (
+            ("cpu_offload", False, "offload of the state dict"),
+            ("rank0_only", False, "a state dict on rank 0 only"),
+        )
+        for name, value, words in plainer:
+            program = tuple(
+                replace(op, **{name: value}) if isinstance(op, StateDict) else op
+                for op in case.program
+            )
+            if program != case.program:
+                yield Simpler(replace(case, program=program), words)
+
+
+def taken_in(case: CaseSpec) -> list[StateDict]:
+    """The state dicts of a program."""
+    return [op for op in case.program if isinstance(op, StateDict)]

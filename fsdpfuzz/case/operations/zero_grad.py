@@ -1,0 +1,63 @@
+"""Clearing of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from fsdpfuzz.case.dimension import Feature, Simpler, one
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
+
+
+class ZeroGrad(OperationBase, tag="zero_grad", frozen=True, kw_only=True):
+    """``optimizer.zero_grad(set_to_none=...)``; the model's where there is no optimizer."""
+
+    features: ClassVar[Mapping[str, Feature]] = {
+        "zero_grad": Feature(
+            about="none (set_to_none), zero, mixed, never",
+            group="Training",
+            values=("none", "zero", "mixed", "never"),
+        )
+    }
+
+    set_to_none: bool = True
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """It goes anywhere."""
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """As a user does: on the optimizer if there is one."""
+        owner = Variable("optimizer") if lowering.has_optimizer else MODEL
+        options: dict[str, Value] = {} if self.set_to_none else {"set_to_none": False}
+        yield Do(call=call(".zero_grad", owner, **options))
+        lowering.reduced = False
+
+    def words(self) -> str:
+        """``zero_grad``, ``zero_grad to 0``."""
+        return "zero_grad" if self.set_to_none else "zero_grad to 0"
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """In which way, over the program."""
+        ways = ("none" if op.set_to_none else "zero" for op in _all(a.case))
+        yield "zero_grad", one(ways, none="never")
+
+    @classmethod
+    def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
+        """By dropping the gradients."""
+        if any(not op.set_to_none for op in _all(case)):
+            program = tuple(ZeroGrad() if isinstance(op, ZeroGrad) else op for op in case.program)
+            changed = msgspec.structs.replace(case, program=program)
+            yield Simpler(changed, "zero_grad(set_to_none=False)")
+
+
+def _all(case: CaseSpec) -> list[ZeroGrad]:
+    return [op for op in case.program if isinstance(op, ZeroGrad)]

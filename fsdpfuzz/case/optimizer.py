@@ -1,0 +1,112 @@
+"""The optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpfuzz.case.base import Part
+from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
+from fsdpfuzz.case.recipe import Call, Value, call
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+Rate = Annotated[float, Meta(ge=0.0, le=10.0)]
+
+_CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+
+
+class Optimizer(Part, frozen=True, kw_only=True):
+    """The optimizer of all parameters that the case does not hold out.
+
+    SGD with momentum is the default because Adam hides a wrong gradient scale. There is no
+    weight decay: it would tell a parameter without a gradient from one whose gradient is zero,
+    and FSDP may give either for an unused parameter.
+    """
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: Rate = 0.05
+    momentum: Annotated[float, Meta(ge=0.0, le=0.99)] = 0.9
+    """For SGD only."""
+    eps: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-4
+    """For Adam and AdamW; large, so that rounding in a gradient near zero is not blown up."""
+    foreach: bool | None = None
+
+    def made(self, parameters: Value) -> Call:
+        """The optimizer over ``parameters``."""
+        options: dict[str, Value] = {"lr": self.lr}
+        if self.name == "sgd":
+            options |= {"momentum": self.momentum} if self.momentum else {}
+        else:
+            options["eps"] = self.eps
+            options |= {"weight_decay": 0.0} if self.name == "adamw" else {}
+        if self.foreach is not None:
+            options["foreach"] = self.foreach
+        return call(f"torch.optim.{_CLASSES[self.name]}", parameters, **options)
+
+    def words(self) -> str:
+        """Name and settings."""
+        words = [self.name, f"lr {self.lr:g}"]
+        if self.name == "sgd":
+            words += [f"momentum {self.momentum:g}"] if self.momentum else []
+        else:
+            words.append(f"eps {self.eps:g}")
+        if self.foreach is not None:
+            words.append("foreach" if self.foreach else "no foreach")
+        return ", ".join(words)
+
+
+class OptimizerDimension(Dimension):
+    """SGD, Adam or AdamW, or none."""
+
+    name = "optimizer"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "optimizer": Feature(
+            about="sgd, adam, adamw, none",
+            group="Training",
+            values=("sgd", "adam", "adamw", "none"),
+            excludes={"none": {"steps": ("1", "2", "3"), "foreach": ("default", "on", "off")}},
+        ),
+        "foreach": Feature(
+            about="default, on, off: the optimizer's foreach",
+            group="Training",
+            values=("default", "on", "off"),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Its name, and which implementation."""
+        optimizer = a.case.optimizer
+        yield "optimizer", optimizer.name if optimizer else "none"
+        if optimizer is not None:
+            names = {None: "default", True: "on", False: "off"}
+            yield "foreach", names[optimizer.foreach]
+
+    def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
+        """Its name and settings."""
+        yield "optimizer", "none" if case.optimizer is None else case.optimizer.words()
+
+    def check(self, a: Anatomy) -> None:
+        """Whether there is one for each step, the steps say."""
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """SGD; PyTorch's choice of implementation; no momentum."""
+        optimizer = case.optimizer
+        if optimizer is None:
+            return
+        replace = msgspec.structs.replace
+        if not any(op.kind() == "step" for op in case.program):
+            yield Simpler(replace(case, optimizer=Optimizer()))
+        if optimizer.name != "sgd":
+            plain = replace(optimizer, name="sgd")
+            yield Simpler(replace(case, optimizer=plain), _CLASSES[optimizer.name])
+        if optimizer.foreach is not None:
+            plain = replace(optimizer, foreach=None)
+            yield Simpler(replace(case, optimizer=plain), f"foreach={optimizer.foreach}")
+        if optimizer.momentum == 0.0 and optimizer.name == "sgd":
+            yield Simpler(replace(case, optimizer=replace(optimizer, momentum=0.9)))

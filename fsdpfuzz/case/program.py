@@ -1,0 +1,103 @@
+"""The training program: a short list of operations, run by FSDP and by the reference alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fsdpfuzz.case.dimension import Dimension, Feature, Rejection, Simpler
+from fsdpfuzz.case.operations import (
+    OPERATIONS,
+    Backward,
+    Forward,
+    Op,
+    Progress,
+)
+from fsdpfuzz.errors import ContractError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+LONGEST = 4
+"""Operations taken away at once: those of an iteration."""
+
+
+class ProgramDimension(Dimension):
+    """All operations, and the order that they come in."""
+
+    name = "program"
+
+    def __init__(self) -> None:
+        found: dict[str, Feature] = {}
+        rejections: list[Rejection] = []
+        for kind in OPERATIONS.values():
+            for name, feature in kind.features.items():
+                if name in found:
+                    raise ContractError(f"two operations have a feature {name!r}")
+                found[name] = feature
+            rejections += kind.rejections
+        self.features = found  # type: ignore[misc]
+        self.rejections = tuple(rejections)  # type: ignore[misc]
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Those of each operation."""
+        for kind in OPERATIONS.values():
+            yield from kind.values(a)
+
+    def check(self, a: Anatomy) -> None:
+        """Each operation at its place."""
+        progress = Progress()
+        for i, op in enumerate(a.case.program):
+            op.check(a.at(i - 1), progress, f"$.program[{i}]")
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """Fewer operations, then plainer ones.
+
+        No program becomes one that nobody would write: a loss keeps its backward, and nothing
+        uses gradients that are not reduced.
+        """
+        program = case.program
+        orderly = is_orderly(program)
+        for length in range(min(LONGEST, len(program) - 1), 0, -1):
+            # From the end: what comes after the finding goes first.
+            for start in range(len(program) - length, -1, -1):
+                if not _is_closed(program[start : start + length]):
+                    continue
+                left = program[:start] + program[start + length :]
+                if not orderly or is_orderly(left):
+                    yield Simpler(msgspec.structs.replace(case, program=left))
+        for kind in OPERATIONS.values():
+            yield from kind.simpler(case)
+
+
+def _is_closed(ops: Sequence[Op]) -> bool:
+    """Whether each loss has its backward among them, and the reverse: none changes its partner."""
+    pending = False
+    for op in ops:
+        if isinstance(op, Forward) and op.waits:
+            pending = True
+        elif isinstance(op, Backward):
+            if not pending:
+                return False
+            pending = False
+    return not pending
+
+
+def is_orderly(program: Sequence[Op]) -> bool:
+    """Whether each loss gets its backward, and what uses gradients or saves state comes after
+    they were reduced."""
+    pending, reduced = False, True
+    for op in program:
+        match op:
+            case Forward() if op.waits:
+                pending, reduced = True, op.sync
+            case Backward():
+                pending = False
+            case _ if op.needs_reduced and (pending or not reduced):
+                return False
+            case _:
+                pass
+    return not pending

@@ -1,0 +1,54 @@
+"""The case: one drawn example as plain frozen data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from fsdpfuzz.case.base import ParameterName, Part, Seed
+from fsdpfuzz.case.checkpoints import Checkpoint
+from fsdpfuzz.case.debug_level import DebugLevel
+from fsdpfuzz.case.dimension import Api
+from fsdpfuzz.case.inputs import Inputs
+from fsdpfuzz.case.loss import Loss
+from fsdpfuzz.case.mem_tracker import Probe
+from fsdpfuzz.case.modules import Node
+from fsdpfuzz.case.operations import Op
+from fsdpfuzz.case.optimizer import Optimizer
+from fsdpfuzz.case.ties import Tie
+from fsdpfuzz.case.variants import Variant
+from fsdpfuzz.case.wrap import Fsdp1Plan, Plan
+
+WorldSize = Annotated[int, Meta(ge=1, le=8)]
+
+
+class CaseSpec(Part, frozen=True, kw_only=True):
+    """One training program on one model, wrapped in one way, on ``world_size`` ranks."""
+
+    schema: Literal[1] = 1
+    world_size: WorldSize
+    seed: Seed = 0
+    model: Node
+    inputs: Inputs
+    plan: Plan
+    ties: tuple[Tie, ...] = ()
+    frozen: tuple[ParameterName, ...] = ()
+    """FQNs of the parameters with ``requires_grad=False`` from the start."""
+    held_out: tuple[ParameterName, ...] = ()
+    """FQNs of the parameters that require grad and are kept from the optimizer."""
+    checkpoints: Annotated[tuple[Checkpoint, ...], Meta(max_length=64)] = ()
+    optimizer: Optimizer | None = Optimizer()
+    program: Annotated[tuple[Op, ...], Meta(max_length=256)]
+    loss: Loss = "projection"
+    """A fixed random projection of the output, or its plain sum (as in the documents)."""
+    debug_level: DebugLevel = "OFF"
+    """``torch.distributed.set_debug_level``."""
+    twins: Annotated[tuple[Variant, ...], Meta(max_length=8)] = ()
+    """Other ways to run the same training; "twins" is their name in saved cases."""
+    probes: tuple[Probe, ...] = ()
+
+    @property
+    def api(self) -> Api:
+        """The API under test."""
+        return "fsdp1" if isinstance(self.plan, Fsdp1Plan) else "fsdp2"

@@ -1,0 +1,157 @@
+"""What kinds of module and parameter a model has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
+from fsdpfuzz.case.modules import Branches, Buffered, Norm, Repeat
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+_OTHER_KINDS = frozenset({"dropout", "switch", "positions", "encoder_layer", "transformer"})
+
+
+class StructureDimension(Dimension):
+    """Modules, buffers, and shapes of parameters."""
+
+    name = "structure"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "reused": Feature(
+            about="no, grad (called several times), no_grad (also without gradient)",
+            group="Parameters",
+            values=("no", "grad", "no_grad"),
+        ),
+        "unused": Feature(about="on when a parameter is never used", group="Parameters", values=ON),
+        "one_element": Feature(
+            about="on when a parameter has a single element",
+            group="Parameters",
+            values=ON,
+            # Holds from two ranks on.
+            excludes={"on": {"empty_shard": ("off",), "uneven": ("off",)}},
+        ),
+        "scalar": Feature(
+            about="on when a parameter has no dimension", group="Parameters", values=ON
+        ),
+        "empty_shard": Feature(
+            about="on when dim 0 of a parameter is smaller than the world size",
+            group="Sharding",
+            values=ON,
+            excludes={"on": {"uneven": ("off",)}},
+        ),
+        "uneven": Feature(
+            about="on when dim 0 of a parameter is not a multiple of the world size",
+            group="Sharding",
+            values=ON,
+        ),
+        "buffers": Feature(
+            about="no, persistent, non-persistent, updating",
+            group="Parameters",
+            values=("no", "persistent", "non-persistent", "updating"),
+        ),
+        "merge": Feature(
+            about="no, concat, sum, stack, several",
+            group="Model",
+            values=("no", "concat", "sum", "stack", "several"),
+        ),
+        "side_input": Feature(
+            about="on when branches get an unused second input",
+            group="Model",
+            values=ON,
+            excludes={"on": {"merge": ("no",)}},
+        ),
+        "norm": Feature(
+            about="no, layer, rms, several", group="Model", values=("no", "layer", "rms", "several")
+        ),
+        "embedding": Feature(about="on when the model embeds tokens", group="Model", values=ON),
+        "lora": Feature(about="on when there is an adapter", group="Model", values=ON),
+        "residual": Feature(
+            about="on when there is a residual connection", group="Model", values=ON
+        ),
+        "own_parameter": Feature(
+            about="on when a container has a parameter of its own", group="Parameters", values=ON
+        ),
+        "kinds": Feature(
+            about="the other kinds of module, joined by +: dropout, switch, positions, ...",
+            group="Model",
+            open=True,
+        ),
+    }
+    parameter_features: ClassVar[Mapping[str, Feature]] = {
+        "used": Feature(
+            about="off when no forward ever reads the parameter", group="Parameters", values=ON
+        ),
+        "rows": Feature(
+            about="even, uneven, few (fewer than ranks), none (no dimension): dim 0 of the "
+            "parameter over the ranks",
+            group="Parameters",
+            values=("even", "uneven", "few", "none"),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """What occurs."""
+        yield from self._parameters(a)
+        nodes = [place.node for place in a.places if place.node is not None]
+        repeats = [node for node in nodes if isinstance(node, Repeat)]
+        grad = "grad" if any(node.times > 1 for node in repeats) else "no"
+        yield "reused", "no_grad" if any(node.no_grad != "off" for node in repeats) else grad
+        yield "buffers", _buffers(a)
+        branches = [node for node in nodes if isinstance(node, Branches)]
+        yield "merge", one((node.merge for node in branches), several="several")
+        yield "side_input", on(any(node.side for node in branches))
+        norms = (node.variant for node in nodes if isinstance(node, Norm))
+        yield "norm", one(norms, several="several")
+        yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
+        yield "lora", on("lora" in a.kinds)
+        yield "residual", on("residual" in a.kinds)
+        yield "own_parameter", on("matrix" in a.kinds)
+        yield "kinds", "+".join(sorted(a.kinds & _OTHER_KINDS)) or "no"
+
+    def _parameters(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        rows = [(p.shape[0], a.shards(a.owners[p.fqn])) for p in a.distinct if p.shape]
+        yield "unused", on(any(not p.used for p in a.distinct))
+        yield "one_element", on(any(p.numel == 1 and p.shape for p in a.distinct))
+        yield "scalar", on(any(not p.shape for p in a.distinct))
+        yield "empty_shard", on(any(number < ranks for number, ranks in rows))
+        yield "uneven", on(any(number % ranks for number, ranks in rows))
+
+    def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
+        """Whether it is used, and how its rows fall on the ranks."""
+        parameter, ranks = a.by_fqn[fqn], a.shards(a.owners[fqn])
+        yield "used", on(parameter.used)
+        if not parameter.shape:
+            yield "rows", "none"
+        elif parameter.shape[0] < ranks:
+            yield "rows", "few"
+        else:
+            yield "rows", "uneven" if parameter.shape[0] % ranks else "even"
+
+    def check(self, a: Anatomy) -> None:
+        """Bounds on the model's size."""
+        from fsdpfuzz.case.tree import MAX_NODES
+        from fsdpfuzz.errors import CaseError
+
+        a.case.model.rows_after()
+        if len(a.places) > MAX_NODES:
+            raise CaseError(
+                f"{len(a.places)} modules; at most {MAX_NODES} are accepted", path="$.model"
+            )
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """`fsdpfuzz.reduce` takes models apart."""
+        return iter(())
+
+
+def _buffers(a: Anatomy) -> str:
+    held = [place.node for place in a.places if place.buffers]
+    if not held:
+        return "no"
+    plain = [node for node in held if isinstance(node, Buffered)]
+    if any(node.updates for node in plain):
+        return "updating"
+    return "non-persistent" if any(not node.persistent for node in plain) else "persistent"

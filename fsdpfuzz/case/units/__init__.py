@@ -1,0 +1,29 @@
+"""The options of a unit: a file each. To add one, write its file and name it in `OPTIONS`."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case.units.backward_prefetch import BackwardPrefetch
+from fsdpfuzz.case.units.base import Option
+from fsdpfuzz.case.units.cpu_offload import CpuOffload
+from fsdpfuzz.case.units.forward_prefetch import ForwardPrefetch
+from fsdpfuzz.case.units.ignored import Ignored
+from fsdpfuzz.case.units.limit_all_gathers import LimitAllGathers
+from fsdpfuzz.case.units.precision import Precision, PrecisionOption
+from fsdpfuzz.case.units.reshard_after_forward import ReshardAfterForward
+from fsdpfuzz.case.units.sharding import Sharding, ShardingOption
+from fsdpfuzz.case.units.use_orig_params import UseOrigParams
+
+OPTIONS: tuple[Option, ...] = (
+    ShardingOption(),
+    UseOrigParams(),
+    BackwardPrefetch(),
+    ForwardPrefetch(),
+    LimitAllGathers(),
+    ReshardAfterForward(),
+    PrecisionOption(),
+    CpuOffload(),
+    Ignored(),
+)
+"""In the order in which they are told."""
+
+__all__ = ["OPTIONS", "Option", "Precision", "Sharding"]

@@ -1,0 +1,46 @@
+"""``CPUOffload`` of fsdp1 and ``CPUOffloadPolicy`` of fsdp2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.recipe import Value, call
+from fsdpfuzz.case.units.base import Option, anywhere
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.wrap import Unit
+
+
+class CpuOffload(Option):
+    """Whether a unit's shards live on the CPU."""
+
+    name = "cpu_offload"
+    free: ClassVar[bool] = False
+    feature: ClassVar[Feature] = Feature(
+        about="on when any unit offloads parameters", group="Sharding", values=ON
+    )
+
+    def text(self, value: Any) -> str:
+        """``on`` or ``off``."""
+        return on(value)
+
+    def merged(self, texts: Iterable[str]) -> str:
+        """``on`` where any unit does."""
+        return anywhere(texts)
+
+    def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
+        """``cpu_offload`` or ``offload_policy``; pinning memory needs a GPU."""
+        if "sharding" in unit.__struct_fields__:
+            policy = call("torch.distributed.fsdp.CPUOffload", offload_params=value)
+            yield "cpu_offload", policy
+        else:
+            pin = call("torch.cuda.is_available")
+            policy = call("torch.distributed.fsdp.CPUOffloadPolicy", pin_memory=pin)
+            yield "offload_policy", policy if value else None
+
+    def needed(self, value: Any) -> str:
+        """In two words."""
+        return "CPU offload"

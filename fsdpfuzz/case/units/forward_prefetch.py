@@ -1,0 +1,34 @@
+"""``forward_prefetch`` of ``FullyShardedDataParallel``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.recipe import Value
+from fsdpfuzz.case.units.base import Option
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.wrap import Unit
+
+
+class ForwardPrefetch(Option):
+    """Whether the next unit's parameters are gathered early in forward."""
+
+    name = "forward_prefetch"
+    feature: ClassVar[Feature] = Feature(
+        about="on, off, mixed (fsdp1 only)",
+        group="Sharding",
+        values=("off", "on", "mixed"),
+        apis=("fsdp1",),
+    )
+
+    def text(self, value: Any) -> str:
+        """``on`` or ``off``."""
+        return on(value)
+
+    def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
+        """``forward_prefetch``."""
+        yield "forward_prefetch", value

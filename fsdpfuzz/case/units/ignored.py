@@ -1,0 +1,65 @@
+"""``ignored_modules`` of fsdp1 and ``ignored_params`` of fsdp2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.recipe import Inside, Items, Value, call
+from fsdpfuzz.case.units.base import Option, anywhere
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.wrap import Unit
+
+MAX_NAMES = 6
+
+
+class Ignored(Option):
+    """Modules whose parameters a unit leaves alone."""
+
+    name = "ignored"
+    free: ClassVar[bool] = False
+    by_policy: ClassVar[bool] = False
+    early: ClassVar[bool] = True
+    feature: ClassVar[Feature] = Feature(
+        about="on when any unit ignores modules", group="Wrapping", values=ON
+    )
+
+    def text(self, value: Any) -> str:
+        """``on`` where it ignores any."""
+        return "on" if value else "off"
+
+    def merged(self, texts: Iterable[str]) -> str:
+        """``on`` where any unit does."""
+        return anywhere(texts)
+
+    def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
+        """``ignored_modules`` or ``ignored_params``."""
+        modules = tuple(Inside("model", path) for path in value)
+        if "sharding" in unit.__struct_fields__:
+            yield "ignored_modules", Items("list", modules) if modules else None
+        elif modules:
+            yield "ignored_params", call("steps.names.parameters_of", Items("list", modules))
+        else:
+            yield "ignored_params", None
+
+    def words(self, value: Any) -> str:
+        """``ignores 0.body``."""
+        more = len(value) - MAX_NAMES
+        shown = ", ".join(value[:MAX_NAMES])
+        return f"ignores {shown} and {more} more" if more > 0 else f"ignores {shown}"
+
+    def needed(self, value: Any) -> str:
+        """In two words."""
+        return "ignored modules"
+
+    def check_unit(self, a: Anatomy, unit: Unit, at: str) -> None:
+        """Each is a module of the model."""
+        for i, path in enumerate(unit.ignored):
+            if path not in a.by_path:
+                raise CaseError(f"the model has no module {path!r}", path=f"{at}[{i}]")
+            if path in unit.ignored[:i]:
+                raise CaseError(f"{path!r} stands here twice", path=f"{at}[{i}]")

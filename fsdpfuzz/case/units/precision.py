@@ -1,0 +1,94 @@
+"""``MixedPrecision`` of fsdp1 and ``MixedPrecisionPolicy`` of fsdp2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from fsdpfuzz.case.base import Dtype, Part
+from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.recipe import Value, call, dtype
+from fsdpfuzz.case.units.base import Option, anywhere
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.wrap import Plan, Unit
+
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of an element."""
+EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Machine epsilon."""
+
+
+class Precision(Part, frozen=True, kw_only=True):
+    """``MixedPrecision`` (fsdp1) or ``MixedPrecisionPolicy`` (fsdp2); None leaves a dtype as is."""
+
+    param: Dtype | None = None
+    reduce: Dtype | None = None
+    buffer: Dtype | None = None
+    """fsdp1 only."""
+
+
+class PrecisionOption(Option):
+    """The dtypes in which a unit computes and reduces."""
+
+    name = "precision"
+    free: ClassVar[bool] = False
+    feature: ClassVar[Feature] = Feature(
+        about="on when any unit has a precision policy", group="Sharding", values=ON
+    )
+
+    def text(self, value: Any) -> str:
+        """``on`` for any policy."""
+        return "off" if value is None else "on"
+
+    def merged(self, texts: Iterable[str]) -> str:
+        """``on`` where any unit has one."""
+        return anywhere(texts)
+
+    def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
+        """``mixed_precision`` or ``mp_policy``."""
+        first = self.is_first(unit)
+        name = "MixedPrecision" if first else "MixedPrecisionPolicy"
+        policy: Value = None
+        if value is not None:
+            kinds = ("param", "reduce", "buffer") if first else ("param", "reduce")
+            given = {f"{kind}_dtype": dtype(getattr(value, kind)) for kind in kinds}
+            given = {kind: named for kind, named in given.items() if named is not None}
+            policy = call(f"torch.distributed.fsdp.{name}", **given)
+        yield "mixed_precision" if first else "mp_policy", policy
+
+    def is_first(self, unit: Unit) -> bool:
+        """Whether a unit is fsdp1's."""
+        return "sharding" in unit.__struct_fields__
+
+    def words(self, value: Any) -> str:
+        """``precision(param bfloat16)``."""
+        given = [f"{n} {v}" for n, v in msgspec.structs.asdict(value).items() if v is not None]
+        return f"precision({', '.join(given)})"
+
+    def needed(self, value: Any) -> str:
+        """In two words."""
+        return "mixed precision"
+
+
+def coarsest(plan: Plan) -> Dtype:
+    """The coarsest dtype that a plan lets take part."""
+    names: list[Dtype] = ["float32"]
+    for unit in plan.units:
+        if unit.precision is not None:
+            given = (unit.precision.param, unit.precision.reduce, unit.precision.buffer)
+            names += [name for name in given if name is not None]
+    return max(names, key=lambda name: EPSILON[name])
+
+
+def coarsest_buffer(a: Anatomy) -> Dtype | None:
+    """The coarsest dtype to which a unit casts its buffers; None where none does."""
+    names = [
+        unit.precision.buffer
+        for unit in a.plan.units
+        if unit.precision is not None and unit.precision.buffer is not None
+    ]
+    return max(names, key=lambda name: EPSILON[name], default=None)

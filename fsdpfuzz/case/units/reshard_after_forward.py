@@ -1,0 +1,80 @@
+"""``reshard_after_forward`` of ``fully_shard``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.recipe import Value
+from fsdpfuzz.case.units.base import Option
+from fsdpfuzz.case.units.sharding import shards
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.wrap import Unit
+
+
+_AFTER = Feature(
+    about="sharded, whole, part (over fewer ranks): how a forward leaves the unit (fsdp2 only)",
+    group="Sharding",
+    values=("sharded", "whole", "part"),
+    apis=("fsdp2",),
+)
+
+
+class ReshardAfterForward(Option):
+    """Whether parameters are freed after forward, or kept on groups of that many ranks."""
+
+    name = "reshard_after_forward"
+    feature: ClassVar[Feature] = Feature(
+        about="default, on, off, int, mixed (fsdp2 only)",
+        group="Sharding",
+        values=("default", "on", "off", "int", "mixed"),
+        apis=("fsdp2",),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unit_features = {**self.unit_features, "after_forward": _AFTER}  # type: ignore[misc]
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """The option, and what becomes of it: by default only roots stay whole."""
+        yield from super().unit_values(a, path)
+        unit, size = a.options[path], a.shards(path)
+        if self.has(unit):
+            value = getattr(unit, self.name)
+            if value is None:
+                value = path not in a.roots
+            number = not isinstance(value, bool) and value not in (1, size)
+            whole = value is False or (not isinstance(value, bool) and value == 1)
+            yield "after_forward", "part" if number else "whole" if whole else "sharded"
+
+    def text(self, value: Any) -> str:
+        """``int`` for a number of ranks."""
+        if value is None:
+            return "default"
+        return on(value) if isinstance(value, bool) else "int"
+
+    def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
+        """``reshard_after_forward``."""
+        yield "reshard_after_forward", value
+
+    def words(self, value: Any) -> str:
+        """``reshard_after_forward=2``."""
+        return f"reshard_after_forward={value}"
+
+    def check_unit(self, a: Anatomy, unit: Unit, at: str) -> None:
+        """A number of ranks divides the number of ranks that a unit is sharded over."""
+        size = getattr(unit, self.name, None)
+        if size is None or isinstance(size, bool):
+            return
+        ranks = shards(a.case, unit)
+        if ranks % size:
+            raise CaseError(
+                f"reshard_after_forward={size} does not divide the {ranks} ranks that the unit is "
+                "sharded over",
+                path=at,
+            )

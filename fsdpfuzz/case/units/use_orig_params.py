@@ -1,0 +1,83 @@
+"""``use_orig_params`` of ``FullyShardedDataParallel``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import Feature, Rejection
+from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.recipe import Value
+from fsdpfuzz.case.units.base import Option
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.wrap import Unit
+
+
+def mixed_units(a: Anatomy) -> tuple[str, ...]:
+    """Paths of the units that manage both frozen and trainable parameters."""
+    return tuple(
+        path
+        for path, owned in a.owned.items()
+        if len({parameter.fqn in a.frozen for parameter in owned}) > 1
+    )
+
+
+def _mixes(a: Anatomy) -> bool:
+    return a.fsdp1 and any(
+        not getattr(a.options[path], "use_orig_params", True) for path in mixed_units(a)
+    )
+
+
+def differs_below_a_root(a: Anatomy, name: str) -> bool:
+    """Whether units under one root have different values of an option."""
+    for root in a.roots:
+        below = {getattr(unit, name) for path, unit in a.options.items() if within(path, root)}
+        if len(below) > 1:
+            return True
+    return False
+
+
+class UseOrigParams(Option):
+    """Whether a unit shows its original parameters or one flat parameter."""
+
+    name = "use_orig_params"
+    by_policy: ClassVar[bool] = False
+    feature: ClassVar[Feature] = Feature(
+        about="on, off, mixed (fsdp1 only)",
+        group="Sharding",
+        values=("off", "on", "mixed"),
+        apis=("fsdp1",),
+    )
+    rejections: ClassVar[tuple[Rejection, ...]] = (
+        Rejection(
+            name="fsdp1_mixed_requires_grad",
+            why="use_orig_params=False needs all parameters of a unit frozen or none",
+            pattern=r"has both parameters with requires_grad=True and False"
+            r"|Must flatten tensors with uniform `requires_grad`",
+            source="docstring of FullyShardedDataParallel: constraints when freezing parameters",
+            asked=_mixes,
+        ),
+        Rejection(
+            name="fsdp1_mixed_options",
+            why="use_orig_params and limit_all_gathers must be the same in all units",
+            pattern=r"Expects one homogeneous value for _?(use_orig_params|limit_all_gathers)",
+            source="torch/distributed/fsdp/_runtime_utils.py: HOMOGENEOUS_ATTR_NAMES",
+            asked=lambda a: (
+                a.fsdp1
+                and any(
+                    differs_below_a_root(a, n) for n in ("use_orig_params", "limit_all_gathers")
+                )
+            ),
+        ),
+    )
+
+    def text(self, value: Any) -> str:
+        """``on`` or ``off``."""
+        return on(value)
+
+    def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
+        """``use_orig_params``."""
+        yield "use_orig_params", value

@@ -1,0 +1,356 @@
+"""Which modules become units, and how FSDP is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpfuzz.case.base import ModulePath, Name, Part, on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
+from fsdpfuzz.case.modules import CLASSES, Place, Repeat
+from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.units import OPTIONS, Precision, Sharding
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+
+class Fsdp1Unit(Part, frozen=True, kw_only=True):
+    """Arguments of one ``FullyShardedDataParallel`` call; the defaults are PyTorch's own."""
+
+    path: ModulePath
+    """FQN of the module that becomes a unit; empty for the root."""
+    sharding: Sharding = "FULL_SHARD"
+    use_orig_params: bool = False
+    backward_prefetch: Literal["BACKWARD_PRE", "BACKWARD_POST"] | None = "BACKWARD_PRE"
+    forward_prefetch: bool = False
+    limit_all_gathers: bool = True
+    cpu_offload: bool = False
+    precision: Precision | None = None
+    ignored: tuple[ModulePath, ...] = ()
+    """FQNs of the modules passed as ``ignored_modules``."""
+
+
+class Fsdp2Unit(Part, frozen=True, kw_only=True):
+    """Arguments of one ``fully_shard`` call; the defaults are PyTorch's own."""
+
+    path: ModulePath
+    reshard_after_forward: bool | Annotated[int, Meta(ge=1, le=8)] | None = None
+    cpu_offload: bool = False
+    precision: Precision | None = None
+    ignored: tuple[ModulePath, ...] = ()
+    """FQNs of the modules whose parameters are passed as ``ignored_params``."""
+
+
+class Fsdp1Plan(Part, tag="fsdp1", tag_field="api", frozen=True, kw_only=True):
+    """fsdp1: units and how FSDP is told of them.
+
+    ``nested``: each unit wrapped by hand, innermost first. ``custom_policy``: one call on
+    the root with a ``CustomPolicy`` that names the other units and their options.
+    ``module_classes``: one call on the root with ``ModuleWrapPolicy`` over the classes of
+    the node kinds in ``classes``; then ``units`` holds the root alone.
+    """
+
+    units: Annotated[tuple[Fsdp1Unit, ...], Meta(min_length=1, max_length=64)]
+    wrap: Literal["nested", "custom_policy", "module_classes"] = "nested"
+    classes: tuple[Name, ...] = ()
+
+    def words(self) -> str:
+        """The API, and how the units are told to it."""
+        match self.wrap:
+            case "nested":
+                return "fsdp1, wrapped one by one"
+            case "custom_policy":
+                return "fsdp1, CustomPolicy"
+            case "module_classes":
+                return f"fsdp1, ModuleWrapPolicy({', '.join(self.classes)})"
+
+
+class Fsdp2Plan(Part, tag="fsdp2", tag_field="api", frozen=True, kw_only=True):
+    """fsdp2: modules that get ``fully_shard``, applied innermost first."""
+
+    units: Annotated[tuple[Fsdp2Unit, ...], Meta(min_length=1, max_length=64)]
+
+    def words(self) -> str:
+        """The API."""
+        return "fsdp2"
+
+
+Plan = Fsdp1Plan | Fsdp2Plan
+Unit = Fsdp1Unit | Fsdp2Unit
+
+
+def unit_paths(plan: Plan, places: Sequence[Place]) -> tuple[str, ...]:
+    """FQNs of the units of a plan, parents first.
+
+    The node kinds of ``module_classes`` are resolved to the places of those kinds.
+    """
+    chosen = {unit.path for unit in plan.units}
+    if isinstance(plan, Fsdp1Plan) and plan.wrap == "module_classes":
+        passed = plan.units[0].ignored
+        chosen.update(
+            place.path
+            for place in places
+            if place.kind in plan.classes and not any(within(place.path, p) for p in passed)
+        )
+    return tuple(place.path for place in places if place.path in chosen)
+
+
+def unit_of(plan: Plan, path: str) -> Unit:
+    """The options that hold for the unit at ``path``.
+
+    Units found by class take all of the root's, units named by a policy take its
+    ``use_orig_params`` and ``limit_all_gathers``, which must not differ within one call.
+    """
+    if isinstance(plan, Fsdp2Plan):
+        return next(unit for unit in plan.units if unit.path == path)
+    own = next((unit for unit in plan.units if unit.path == path), plan.units[0])
+    if plan.wrap != "custom_policy":
+        return own
+    root = next((unit for unit in plan.units if not unit.path), own)
+    return msgspec.structs.replace(
+        own, use_orig_params=root.use_orig_params, limit_all_gathers=root.limit_all_gathers
+    )
+
+
+def with_units(case: CaseSpec, units: Sequence[Any]) -> CaseSpec:
+    """The case with other units; a policy over the root alone becomes a plain call."""
+    plan = case.plan
+    if isinstance(plan, Fsdp1Plan) and plan.wrap == "custom_policy" and len(units) == 1:
+        return msgspec.structs.replace(case, plan=Fsdp1Plan(units=tuple(units)))
+    return msgspec.structs.replace(case, plan=msgspec.structs.replace(plan, units=tuple(units)))
+
+
+def by_hand(case: CaseSpec, paths: Sequence[str]) -> CaseSpec:
+    """The case (fsdp1) with the units at ``paths`` wrapped one by one, their options as now."""
+    plan = case.plan
+    listed = {unit.path: unit for unit in plan.units}
+    first = plan.units[0]
+    units = tuple(
+        listed.get(path) or msgspec.structs.replace(first, path=path, ignored=()) for path in paths
+    )
+    return msgspec.structs.replace(case, plan=Fsdp1Plan(units=units))  # type: ignore[arg-type]
+
+
+def under_other_api(case: CaseSpec, paths: Sequence[str]) -> CaseSpec | None:
+    """The case with the units at ``paths`` made by the other API, options at its defaults.
+
+    None where something in the case belongs to this API alone.
+    """
+    if case.twins or case.probes:
+        return None
+    ignored = {unit.path: unit.ignored for unit in case.plan.units}
+    if isinstance(case.plan, Fsdp2Plan):
+        first = tuple(Fsdp1Unit(path=path, use_orig_params=True) for path in paths)
+        return msgspec.structs.replace(case, plan=Fsdp1Plan(units=first))
+    second = tuple(Fsdp2Unit(path=path, ignored=ignored.get(path, ())) for path in paths)
+    return msgspec.structs.replace(case, plan=Fsdp2Plan(units=second))
+
+
+def check_plan(case: CaseSpec, at: str) -> None:
+    """:class:`CaseError` if the case's plan contradicts itself; ``at`` is where it stands."""
+    from fsdpfuzz.case.anatomy import anatomy
+
+    for dimension in _of_plans():
+        try:
+            dimension.check(anatomy(case))
+        except CaseError as error:
+            raise CaseError(error.reason, path=error.path.replace("$.plan", at, 1)) from None
+
+
+def simpler_plans(case: CaseSpec) -> Iterator[Simpler]:
+    """The case with plainer plans."""
+    for dimension in _of_plans():
+        yield from dimension.simpler(case)
+
+
+def _of_plans() -> tuple[Dimension, ...]:
+    return (WrapDimension(), *OPTIONS)
+
+
+def _manages_scalar(a: Anatomy) -> bool:
+    return any(not p.shape and a.owners[p.fqn] is not None for p in a.parameters)
+
+
+class WrapDimension(Dimension):
+    """The units, how they lie to each other, and which of FSDP's ways names them."""
+
+    name = "wrap"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "api": Feature(about="fsdp1, fsdp2", group="Wrapping", values=("fsdp1", "fsdp2")),
+        "world_size": Feature(about="number of ranks", group="Wrapping", open=True),
+        "wrap": Feature(
+            about="nested, custom_policy, module_classes (fsdp1 only)",
+            group="Wrapping",
+            values=("nested", "custom_policy", "module_classes"),
+            apis=("fsdp1",),
+        ),
+        "units": Feature(
+            about="number of units: 1, 2, 3+",
+            group="Wrapping",
+            values=("1", "2", "3+"),
+            excludes={"1": {"nesting": ("root", "deep"), "tied": ("across units", "nested")}},
+        ),
+        "root": Feature(
+            about="wrapped; open when the root is no unit",
+            group="Wrapping",
+            values=("wrapped", "open"),
+            excludes={
+                "open": {"nesting": ("root",), "wrap": ("custom_policy", "module_classes")},
+            },
+        ),
+        "nesting": Feature(
+            about="flat: no unit inside another; root: only inside the root's; deep: further",
+            group="Wrapping",
+            values=("flat", "root", "deep"),
+        ),
+        "bare_unit": Feature(
+            about="on when a unit manages no parameter", group="Wrapping", values=ON
+        ),
+    }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "root": Feature(
+            about="whether the unit is the model's root, the outermost one, or inner",
+            group="Wrapping",
+            values=("model", "outermost", "inner"),
+        ),
+    }
+    rejections: ClassVar[tuple[Rejection, ...]] = (
+        Rejection(
+            name="fsdp1_scalar_parameter",
+            why="a 0-dim parameter cannot be sharded",
+            pattern=r"FSDP doesn't support scalar parameters",
+            source="torch/distributed/fsdp/_init_utils.py: _verify_managed_params",
+            asked=lambda a: a.fsdp1 and _manages_scalar(a),
+        ),
+        Rejection(
+            name="fsdp2_scalar_parameter",
+            why="a 0-dim parameter cannot be sharded",
+            pattern=r"fully_shard doesn't support scalar parameters",
+            source="torch/distributed/fsdp/_fully_shard/_fsdp_init.py: _verify_managed_param",
+            asked=lambda a: not a.fsdp1 and _manages_scalar(a),
+        ),
+    )
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Number, nesting and kind of the units."""
+        paths = a.units
+        owned = set(a.owners.values())
+        yield "api", a.api
+        yield "world_size", str(a.case.world_size)
+        yield "units", "3+" if len(paths) > 2 else str(len(paths))
+        yield "root", "wrapped" if "" in paths else "open"
+        inner = [p for p in paths if any(within(p, u) for u in paths if u not in ("", p))]
+        nested = "root" if "" in paths and len(paths) > 1 else "flat"
+        yield "nesting", "deep" if inner else nested
+        yield "bare_unit", on(any(path not in owned for path in paths))
+        if isinstance(a.plan, Fsdp1Plan):
+            yield "wrap", a.plan.wrap
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """Where the unit lies."""
+        outermost = "outermost" if path in a.roots else "inner"
+        yield "root", outermost if path else "model"
+
+    def check(self, a: Anatomy) -> None:
+        """Units are modules of the model, and what a repeat calls apart is whole by then."""
+        plan = a.plan
+        paths = [unit.path for unit in plan.units]
+        check_names(paths, a.by_path, "$.plan.units", "module")
+        if isinstance(plan, Fsdp1Plan):
+            self._check_policy(a, plan, paths)
+        self._check_second_calls(a)
+
+    def _check_policy(self, a: Anatomy, plan: Fsdp1Plan, paths: list[str]) -> None:
+        at = "$.plan"
+        if plan.wrap != "nested" and "" not in paths:
+            raise CaseError(f"wrap={plan.wrap!r} starts from the root: add a unit ''", path=at)
+        if plan.wrap == "module_classes" and len(paths) != 1:
+            raise CaseError("wrap='module_classes' finds the units; list the root alone", path=at)
+        if bool(plan.classes) != (plan.wrap == "module_classes"):
+            raise CaseError("classes go with wrap='module_classes', and only there", path=at)
+        check_names(plan.classes, CLASSES, f"{at}.classes", "class of modules to wrap")
+        for place in a.places if plan.classes else ():
+            inside = set(plan.classes).intersection(place.node.inner_kinds if place.node else ())
+            if inside:
+                raise CaseError(
+                    f"{place.kind} at {place.path!r} is called as a whole: the class "
+                    f"{min(inside)!r} would make units within it",
+                    path=f"{at}.classes",
+                )
+
+    def _check_second_calls(self, a: Anatomy) -> None:
+        """A unit's parameters are whole only while the unit's own forward runs.
+
+        ``no_grad='first_child'`` calls the first child of the body outside the body's forward,
+        so no unit that is the body, or that lies between the two, may own what lies in that
+        child.
+        """
+        for place in a.places:
+            if not isinstance(place.node, Repeat) or place.node.no_grad != "first_child":
+                continue
+            body = join(place.path, "body")
+            first = join(body, "0")
+            for fqn, owner in a.owners.items():
+                if owner == body and within(fqn, first):
+                    raise CaseError(
+                        f"{body!r} is a unit and owns parameters of its first child, which is "
+                        "also called on its own: make that child a unit",
+                        path="$.plan",
+                    )
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """The root alone, one unit less, units wrapped by hand; fewer ranks."""
+        from fsdpfuzz.case.anatomy import anatomy
+
+        plan, paths = case.plan, anatomy(case).units
+        listed = [unit.path for unit in plan.units]
+        if isinstance(plan, Fsdp1Plan) and plan.wrap != "nested":
+            words = {"custom_policy": "CustomPolicy", "module_classes": "ModuleWrapPolicy"}
+            yield Simpler(by_hand(case, paths), words[plan.wrap])
+        if len(paths) > 1 and "" in listed:
+            root = [unit for unit in plan.units if not unit.path]
+            alone = with_units(case, root)
+            if isinstance(plan, Fsdp1Plan) and plan.wrap == "module_classes":
+                alone = by_hand(case, [""])
+            yield Simpler(alone, "nested units")
+        if len(listed) > 1:
+            for path in reversed(listed):
+                left = [unit for unit in plan.units if unit.path != path]
+                if any(not unit.path for unit in left) or path:
+                    yield Simpler(with_units(case, left))
+
+
+class WorldSizeDimension(Dimension):
+    """The number of ranks."""
+
+    name = "world_size"
+    drawn: ClassVar[bool] = False
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """`WrapDimension` names it."""
+        return iter(())
+
+    def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
+        """How many there are."""
+        yield "ranks", str(case.world_size)
+
+    def check(self, a: Anatomy) -> None:
+        """Operations that name ranks say whether they are there."""
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """Fewer ranks, but more than one."""
+        from fsdpfuzz.case.dimensions import on_ranks
+
+        for size in range(2, case.world_size):
+            yield Simpler(on_ranks(case, size))
+
+    def on_ranks(self, case: CaseSpec, size: int) -> CaseSpec:
+        """Their number."""
+        return msgspec.structs.replace(case, world_size=size)

@@ -1,0 +1,63 @@
+"""What FSDP and torch promise of a case: bytes, order errors, reshards, state dicts, rounding.
+
+Arithmetic on the case alone. Invariants hold what the ranks saw against it.
+"""
+
+from __future__ import annotations
+
+from fsdpfuzz.expect.bytes import (
+    grad_bytes,
+    grads_known,
+    managed_bytes,
+    settled,
+    shard_bytes,
+    steps_after_backward,
+    unit_numel,
+)
+from fsdpfuzz.expect.offloads import offload_entries
+from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting
+from fsdpfuzz.expect.reshards import backward_reshards, unreached_roots
+from fsdpfuzz.expect.rounding import (
+    DIVERGED,
+    FLOAT32_EPS,
+    HEADROOM,
+    adaptive_rounding,
+    adaptive_wobble,
+    alike,
+    beyond_baseline,
+    measured,
+    rounding,
+)
+from fsdpfuzz.expect.state_dict import is_cut, optional_keys, state_keys
+from fsdpfuzz.expect.variants import same_arithmetic, same_buffers
+
+__all__ = [
+    "DIVERGED",
+    "FLOAT32_EPS",
+    "HEADROOM",
+    "Deviation",
+    "adaptive_rounding",
+    "adaptive_wobble",
+    "alike",
+    "backward_reshards",
+    "beyond_baseline",
+    "grad_bytes",
+    "grads_known",
+    "is_cut",
+    "managed_bytes",
+    "measured",
+    "offload_entries",
+    "optional_keys",
+    "order_error",
+    "order_warnings",
+    "parting",
+    "rounding",
+    "same_arithmetic",
+    "same_buffers",
+    "settled",
+    "shard_bytes",
+    "state_keys",
+    "steps_after_backward",
+    "unit_numel",
+    "unreached_roots",
+]

@@ -1,0 +1,169 @@
+"""How many bytes of parameters and gradients a rank must hold: arithmetic on the case.
+
+fsdp2 cuts each parameter along its first dimension into equal chunks, the last ones short or
+empty, and keeps every chunk in storage of the full chunk's size. fsdp1 lays the parameters of
+a unit out in one flat parameter and cuts that; with ``use_orig_params`` each parameter starts
+at a multiple of 16 bytes and the end is padded to a multiple of the number of shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from fsdpfuzz.case import (
+    WIDTHS,
+    Anatomy,
+    Backward,
+    Flip,
+    Forward,
+    Fsdp1Unit,
+    Parameter,
+    RequiresGrad,
+    Step,
+    ZeroGrad,
+)
+
+ITEM = 4
+"""Bytes of an element: parameters and reduced gradients are float32."""
+ALIGNED = 16
+"""Bytes to which fsdp1 aligns parameters under ``use_orig_params``."""
+
+
+def shard_bytes(a: Anatomy) -> int:
+    """Bytes of parameters that each rank holds while every unit is sharded."""
+    total = 0
+    for owner, parameters in a.managed.items():
+        ranks = a.shards(owner)
+        if owner is None:
+            total += sum(parameter.numel for parameter in parameters)
+        elif isinstance(unit := a.options[owner], Fsdp1Unit):
+            total += _flat_shard(unit, parameters, ranks)
+        else:
+            total += sum(_chunk(parameter, ranks) for parameter in parameters)
+    return ITEM * total
+
+
+def managed_bytes(a: Anatomy) -> int:
+    """As `shard_bytes`, without the parameters that no unit manages."""
+    return shard_bytes(a) - ITEM * sum(p.numel for p in a.managed.get(None, ()))
+
+
+def grad_bytes(a: Anatomy, rank: int) -> int:
+    """Bytes of gradients on ``rank`` when every trainable parameter has one, reduced."""
+    total = 0
+    for owner, parameters in a.managed.items():
+        ranks = a.shards(owner)
+        at = rank % ranks
+        trained = [p for p in parameters if p.fqn not in a.frozen]
+        unit = None if owner is None else a.options[owner]
+        if unit is None:
+            total += sum(p.numel for p in trained)
+        elif not isinstance(unit, Fsdp1Unit):
+            total += sum(_rows(p, at, ranks) for p in trained)
+        elif unit.use_orig_params:
+            total += _orig_shard(unit, parameters, {p.fqn for p in trained}, at, ranks)
+        elif trained:
+            total += _flat_shard(unit, parameters, ranks)
+    return ITEM * total
+
+
+def unit_numel(a: Anatomy) -> int:
+    """Elements of the parameters of the largest unit, whole."""
+    sizes = (sum(p.numel for p in owned) for owner, owned in a.managed.items() if owner is not None)
+    return max(sizes, default=0)
+
+
+def settled(a: Anatomy) -> bool:
+    """Whether the program ends with every unit sharded and every gradient reduced.
+
+    A forward without backward leaves some units whole on purpose, and a backward that does
+    not synchronise leaves gradients whole. Ranks that take different paths, and a parameter
+    in two units, are beyond the arithmetic.
+    """
+    if any(a.owners[tie.source] != a.owners[tie.target] for tie in a.case.ties):
+        return False
+    sharded = True
+    for op in a.case.program:
+        if isinstance(op, Forward):
+            sharded = False
+            synchronised = op.sync and op.grad
+        elif isinstance(op, Backward):
+            sharded = synchronised
+        elif isinstance(op, Flip | RequiresGrad):
+            return False
+        elif op.renews:
+            sharded = True
+    return sharded
+
+
+def grads_known(a: Anatomy) -> bool:
+    """Whether every trainable parameter has a gradient at the end of the program."""
+    if a.frozen or not settled(a) or a.switches or any(not p.used for p in a.parameters):
+        return False
+    held = False
+    for op in a.case.program:
+        if isinstance(op, Forward) and op.target:
+            return False
+        if isinstance(op, Backward):
+            held = True
+        elif op.renews or (isinstance(op, ZeroGrad) and op.set_to_none):
+            held = False
+    return held
+
+
+def steps_after_backward(a: Anatomy) -> int:
+    """Number of optimizer steps with a backward before them."""
+    trained, steps = False, 0
+    for op in a.case.program:
+        if isinstance(op, Backward):
+            trained = True
+        elif isinstance(op, Step) and trained:
+            steps += 1
+    return steps
+
+
+def _chunk(parameter: Parameter, ranks: int) -> int:
+    """Elements of a full chunk of dimension 0."""
+    return -(-parameter.shape[0] // ranks) * prod(parameter.shape[1:])
+
+
+def _rows(parameter: Parameter, rank: int, ranks: int) -> int:
+    """Elements of dimension 0's chunk that ``rank`` really has."""
+    rows = -(-parameter.shape[0] // ranks)
+    mine = min(max(parameter.shape[0] - rank * rows, 0), rows)
+    return mine * prod(parameter.shape[1:])
+
+
+def _layout(
+    unit: Fsdp1Unit, parameters: Sequence[Parameter], ranks: int
+) -> tuple[list[tuple[str, int, int]], int]:
+    """Where each parameter starts and ends in the flat parameter, and the total length."""
+    align = ALIGNED // WIDTHS[(unit.precision and unit.precision.param) or "float32"]
+    spans, total = [], 0
+    for parameter in parameters:
+        if unit.use_orig_params:
+            total += -total % align
+        spans.append((parameter.fqn, total, total + parameter.numel))
+        total += parameter.numel
+    if unit.use_orig_params:
+        total += -total % ranks
+    return spans, total
+
+
+def _flat_shard(unit: Fsdp1Unit, parameters: Sequence[Parameter], ranks: int) -> int:
+    total = _layout(unit, parameters, ranks)[1]
+    return total if unit.sharding == "NO_SHARD" else -(-total // ranks)
+
+
+def _orig_shard(
+    unit: Fsdp1Unit, parameters: Sequence[Parameter], trained: set[str], rank: int, ranks: int
+) -> int:
+    spans, total = _layout(unit, parameters, ranks)
+    low, high = 0, total
+    if unit.sharding != "NO_SHARD":
+        chunk = -(-total // ranks)
+        low, high = rank * chunk, (rank + 1) * chunk
+    return sum(
+        max(0, min(end, high) - max(start, low)) for fqn, start, end in spans if fqn in trained
+    )

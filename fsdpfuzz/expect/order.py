@@ -1,0 +1,136 @@
+"""What fsdp1 promises about the order in which ranks call units.
+
+With the debug level DETAIL it compares, in the first iteration, the unit that each rank is
+about to gather, and raises where they differ; later it compares each rank with that rank's
+own first iteration and warns. An iteration is what lies between two backwards; a forward
+without a backward, and one in eval mode, is none and promises nothing.
+
+The check happens as a unit is about to be gathered. So nothing is promised of an order that
+merely ends earlier, nor of units without a common root, each of which counts for itself, nor
+where the program wraps the model anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fsdpfuzz.case import Anatomy, Backward, Flip, Forward, Op, Situation, within
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A rank leaves the order of its own first iteration, at the forward ``op``."""
+
+    op: int
+    units: int
+    """How many units come where another came in the first iteration."""
+
+
+@dataclass(slots=True)
+class _Iteration:
+    """The units of one iteration, each with the forward that calls it."""
+
+    ops: list[int]
+    units: list[str]
+
+
+def parting(a: Anatomy) -> int | None:
+    """The first forward that ranks run on different sides of a switch, or None.
+
+    From there on FSDP's collectives may belong to different units, so that results, by its
+    own word, may be wrong.
+    """
+    if not any(isinstance(op, Flip) for op in a.case.program):
+        return None
+    ranks = [a.situations(rank) for rank in range(a.case.world_size)]
+    step: tuple[tuple[int, Op, Situation], ...]
+    for step in zip(*ranks, strict=True):
+        i, op, first = step[0]
+        if isinstance(op, Forward):
+            reached = {call.path for call in a.calls(op, first)}
+            sides = [{p: n for p, n in now.active.items() if p in reached} for _, _, now in step]
+            if any(_sides(side) != _sides(sides[0]) for side in sides):
+                return i
+    return None
+
+
+def order_error(a: Anatomy) -> int | None:
+    """The forward at which every rank must raise because the first iterations differ."""
+    op = parting(a)
+    if op is None or not _checks(a) or not _has_common_root(a):
+        return None
+    if any(isinstance(earlier, Backward) for earlier in a.case.program[:op]):
+        return None
+    orders = [_order_at(a, op, rank) for rank in range(a.case.world_size)]
+    # A root compares the ranks that it is sharded over.
+    size = min(a.shards(root) for root in a.roots)
+    groups = (orders[first : first + size] for first in range(0, len(orders), size))
+    return op if all(_differ(group) for group in groups) else None
+
+
+def _differ(orders: Sequence[Sequence[str]]) -> bool:
+    return any(len(set(units)) > 1 for units in zip(*orders, strict=False))
+
+
+def order_warnings(a: Anatomy) -> tuple[Deviation | None, ...] | None:
+    """For each rank where fsdp1 must warn it, or None; None for all where nothing is promised."""
+    if not _checks(a):
+        return (None,) * a.case.world_size
+    if a.replans or not _has_common_root(a) or order_error(a) is not None:
+        return None
+    return tuple(_deviation(a, rank) for rank in range(a.case.world_size))
+
+
+def _order_at(a: Anatomy, op: int, rank: int) -> list[str]:
+    """The units that a rank calls at a forward; none of them counts in eval mode."""
+    for i, request, now in a.situations(rank):
+        if i == op and isinstance(request, Forward) and now.training:
+            return _units_called(a, request, now)
+    return []
+
+
+def _deviation(a: Anatomy, rank: int) -> Deviation | None:
+    first: list[str] | None = None
+    iteration = _Iteration([], [])
+    for i, op, now in a.situations(rank):
+        if isinstance(op, Forward) and op.waits and now.training:
+            units = _units_called(a, op, now)
+            iteration.ops += [i] * len(units)
+            iteration.units += units
+        elif isinstance(op, Backward):
+            if first is None:
+                first = iteration.units
+            elif odd := _odd_places(first, iteration.units):
+                return Deviation(iteration.ops[odd[0]], len(odd))
+            iteration = _Iteration([], [])
+    return None
+
+
+def _odd_places(first: Sequence[str], later: Sequence[str]) -> list[int]:
+    return [i for i, unit in enumerate(later) if i >= len(first) or unit != first[i]]
+
+
+def _sides(active: dict[str, int]) -> dict[str, int]:
+    """Without the switches that are back on their first child."""
+    return {path: child for path, child in active.items() if child}
+
+
+def _checks(a: Anatomy) -> bool:
+    return a.fsdp1 and a.case.debug_level == "DETAIL"
+
+
+def _managing(a: Anatomy) -> frozenset[str]:
+    return frozenset(owner for owner in a.owners.values() if owner is not None)
+
+
+def _has_common_root(a: Anatomy) -> bool:
+    """Whether one unit contains all that manage parameters, and is what the program calls."""
+    one = any(all(within(unit, root) for unit in _managing(a)) for root in a.units)
+    targets = {op.target for op in a.case.program if isinstance(op, Forward)}
+    return one and targets <= {""}
+
+
+def _units_called(a: Anatomy, op: Forward, now: Situation) -> list[str]:
+    managing = _managing(a)
+    return [call.path for call in a.calls(op, now) if call.path in managing]

@@ -1,0 +1,79 @@
+"""Which units fsdp1 must reshard in a backward by a hook of their own.
+
+A unit that requires grad has the hook on its flat parameter, and it runs when backward
+reaches any of the unit's parameters. A frozen unit has it on the inputs of its first call
+that require grad, if there are any. All other units are resharded at the end of backward,
+which is seen by their state and not counted.
+"""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import (
+    Anatomy,
+    Backward,
+    Forward,
+    Situation,
+    units_without_gradient,
+    within,
+)
+
+
+def backward_reshards(a: Anatomy, rank: int) -> tuple[frozenset[str], ...] | None:
+    """For each backward the units that reshard once, by their own hook; no other does.
+
+    None where nothing is promised: for fsdp2, whose groups reshard at the end of backward at
+    the latest; under reentrant checkpointing, where the hooks belong to the inner backwards;
+    where a forward that no backward follows has left hooks behind; for calls of anything but
+    the root; for a parameter in two units.
+    """
+    forwards = [op for op in a.case.program if isinstance(op, Forward)]
+    if not a.fsdp1 or any(op.drop or op.target for op in forwards) or a.split_ties:
+        return None
+    if any(checkpoint.reentrant for checkpoint in a.case.checkpoints):
+        return None
+    demanded: list[frozenset[str]] = []
+    hooked: dict[str, bool] = {}
+    for i, op, now in a.situations(rank):
+        if isinstance(op, Forward) and op.grad:
+            _call(a.at(i), op, now, hooked)
+        elif isinstance(op, Backward):
+            demanded.append(frozenset(path for path, reached in hooked.items() if reached))
+            hooked.clear()
+    return tuple(demanded)
+
+
+def _call(a: Anatomy, op: Forward, now: Situation, hooked: dict[str, bool]) -> None:
+    """Notes which units get a hook that backward will reach."""
+    held = {place.path: [p.fqn for p in place.parameters if p.used] for place in a.places}
+    trained = _trained_units(a, now)
+    for call in a.calls(op, now):
+        if not call.grad:
+            continue
+        for fqn in held.get(call.path, ()):
+            owner = now.owners[fqn]
+            if owner is not None and trained[owner]:
+                hooked[owner] = True
+        if trained.get(call.path) is False:
+            hooked.setdefault(call.path, call.input_grad)
+
+
+def _trained_units(a: Anatomy, now: Situation) -> dict[str, bool]:
+    """For each unit with parameters, whether its flat parameter requires grad."""
+    trained = dict(now.flat)
+    for fqn, owner in now.owners.items():
+        if owner is not None and getattr(a.options[owner], "use_orig_params", False):
+            trained[owner] = trained.get(owner, False) or now.trained[fqn]
+    return trained
+
+
+def unreached_roots(a: Anatomy) -> frozenset[str]:
+    """Units that may stay unsharded because no backward reaches them.
+
+    Both APIs keep a root whole after forward, since its backward comes next. A unit without
+    an enclosing one is its own root; if no parameter in it gets a gradient, its backward may
+    never run.
+    """
+    managing = {owner for owner in a.owners.values() if owner is not None}
+    reached = managing - set(units_without_gradient(a))
+    unreached = [root for root in a.roots if root and not any(within(p, root) for p in reached)]
+    return frozenset(path for path in a.units if any(within(path, root) for root in unreached))

@@ -1,0 +1,108 @@
+"""How far from float64 still counts as rounding.
+
+Every constant of the comparison stands here once. Invariants use them, and scripts quote them.
+"""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import CaseSpec, Step
+
+BASELINE_FACTOR = 16.0
+"""FSDP may be this many times as far from float64 as DDP was on the same tensor."""
+COARSE_FACTOR = 64.0
+"""The same where a coarser dtype takes part, as many times over as that is coarser: what DDP
+lost in float32 tells how far terms cancel, if only by one draw of its rounding."""
+FLOAT32_EPS = 2.0**-23
+SCALE_FACTOR = 256
+"""Rounding units of the tensor's own largest element that are always allowed."""
+FLOOR_FACTOR = 32
+"""Rounding units of the largest element of all tensors that are always allowed: sums in
+which large terms cancel keep the rounding of those terms."""
+FLOAT16_EPS = 2.0**-10
+UNDERFLOW = 2.0**-18
+"""Always allowed where float16 takes part: 64 of its smallest steps. What is smaller than one
+of them is lost on the way, whatever is computed from it."""
+LOWER_FACTOR = 4.0
+"""FSDP may be this many times as far from float64 as the plain model in the same lower dtype;
+of some hundred tensors of sound cases the worst was 2.1 times as far."""
+LOWER_SCALE = 16
+"""Rounding units of the tensor's own largest element that are always allowed beside that: what
+the plain model gets right by chance."""
+LOWER_FLOOR = 8
+"""The same of the largest element of all tensors."""
+HEADROOM = 2.0**-4
+"""The share of a dtype's range up to which training is compared: FSDP adds up over ranks before
+it divides, and what leaves the range on the way to a result is infinite for good."""
+DIVERGED = 1e300
+"""A baseline from which on DDP's own values were not finite."""
+
+ABSOLUTE = 1e-5
+"""Absolute tolerance by which ``torch.testing.assert_close`` calls float tensors equal; the
+relative one is taken off where the tensors are."""
+LARGE = 32.0
+"""Up to this largest element those tolerances hold as they are; no document has a larger one."""
+WOBBLE = 64.0
+"""Rounding units, of what the largest element has beyond `LARGE`, by which sums in another
+order may differ besides."""
+
+
+def rounding(scale: float, largest: float, eps: float, terms: int) -> float:
+    """What rounding alone explains of a deviation from float64.
+
+    ``scale`` is the largest element of the tensor and ``largest`` that of all tensors;
+    ``terms`` are summed into one element; ``eps`` is that of the coarsest dtype.
+    """
+    growth: float = max(1.0, float(terms) ** 0.5)
+    bound = eps * growth * (SCALE_FACTOR * scale + FLOOR_FACTOR * largest)
+    if eps == FLOAT16_EPS:
+        bound += UNDERFLOW * growth
+    return bound
+
+
+def measured(scale: float, largest: float, eps: float, terms: int, coarse: float) -> float:
+    """What rounding explains where units compute in a lower dtype.
+
+    ``coarse`` is how far the plain model in that dtype was off on the same tensor: it rounds as
+    FSDP does, in nearly all places. The other arguments are those of `rounding`.
+    """
+    growth: float = max(1.0, float(terms) ** 0.5)
+    own = eps * growth * (LOWER_SCALE * scale + LOWER_FLOOR * largest)
+    return own + UNDERFLOW * growth + LOWER_FACTOR * coarse
+
+
+def beyond_baseline(baseline: float, eps: float) -> float:
+    """What is allowed on top, from how far DDP in float32 was off on the same tensor."""
+    bound = BASELINE_FACTOR * baseline
+    if eps > FLOAT32_EPS:
+        bound += COARSE_FACTOR * baseline * eps / FLOAT32_EPS
+    return bound
+
+
+def alike(scale: float, eps: float, adaptive: float) -> float:
+    """What may remain between a case and a variant that sums in another order.
+
+    ``adaptive`` is what `adaptive_wobble` adds.
+    """
+    return ABSOLUTE + WOBBLE * eps * max(0.0, scale - LARGE) + adaptive
+
+
+def adaptive_wobble(case: CaseSpec, op: int) -> float:
+    """How far the steps up to ``op`` may carry apart what float32 rounds in other ways.
+
+    Adam divides a gradient by its own size: one that is only rounding, as before a layer that
+    norms its scale away, becomes a step of up to ``lr / eps`` times that rounding.
+    """
+    return WOBBLE * FLOAT32_EPS * _amplified(case, op)
+
+
+def adaptive_rounding(case: CaseSpec, op: int, eps: float) -> float:
+    """The same from float64, for which `rounding` allows more."""
+    return SCALE_FACTOR * eps * _amplified(case, op)
+
+
+def _amplified(case: CaseSpec, op: int) -> float:
+    optimizer = case.optimizer
+    if optimizer is None or optimizer.name == "sgd":
+        return 0.0
+    steps = sum(isinstance(request, Step) for request in case.program[: op + 1])
+    return steps * optimizer.lr / optimizer.eps

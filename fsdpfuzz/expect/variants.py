@@ -1,0 +1,68 @@
+"""How close a variant must come to its case."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import (
+    Anatomy,
+    Backward,
+    Branches,
+    CaseSpec,
+    EncoderLayer,
+    Lora,
+    Repeat,
+    Residual,
+    Transformer,
+    Variant,
+    ZeroGrad,
+    most_pending,
+)
+
+_OFFLOADS = ("offload", "function_offload")
+_ATTENTION = (EncoderLayer, Transformer)
+_FAN_OUT = (Branches, EncoderLayer, Lora, Residual, Transformer)
+
+
+def same_arithmetic(a: Anatomy, variant: Variant) -> bool:
+    """Whether the variant computes the same in the same order, so that results must be equal.
+
+    Another plan sums gradients in another order. Other checkpoints do where the gradient of
+    one tensor has several terms: of an activation that is used several times, or of a
+    parameter of which that holds. A reentrant checkpoint adds to a gradient that is there in
+    another order than one backward does. What comes back from an offload lies in memory in another
+    layout, for which kernels add in another order. Attention has one kernel for parameters that
+    are trained and another for frozen ones.
+    """
+    case = a.case
+    if variant.plan is not None and variant.plan != case.plan:
+        return False
+    frozen = case.frozen if variant.frozen is None else variant.frozen
+    if frozen != case.frozen and any(isinstance(p.node, _ATTENTION) for p in a.places):
+        return False
+    if variant.checkpoints is None or variant.checkpoints == case.checkpoints:
+        return True
+    if any(c.kind in _OFFLOADS for c in (*case.checkpoints, *variant.checkpoints)):
+        return False
+    if _accumulates(case) and any(c.reentrant for c in (*case.checkpoints, *variant.checkpoints)):
+        return False
+    fans = any(isinstance(place.node, _FAN_OUT) for place in a.places)
+    again = any(isinstance(place.node, Repeat) and place.node.times > 1 for place in a.places)
+    return not (fans or again or case.ties or most_pending(case) > 1)
+
+
+def same_buffers(a: Anatomy, run: Anatomy) -> bool:
+    """Whether a variant leaves the buffers as the case does: a recomputation updates them again."""
+    updates = any(p.node is not None and p.node.changes_state() for p in a.places)
+    return not updates or run.case.checkpoints == a.case.checkpoints
+
+
+def _accumulates(case: CaseSpec) -> bool:
+    """Whether a backward meets gradients of one before."""
+    left = False
+    for op in case.program:
+        if isinstance(op, Backward) and left:
+            return True
+        if isinstance(op, Backward):
+            left = True
+        elif isinstance(op, ZeroGrad) or op.renews:
+            left = False
+    return False

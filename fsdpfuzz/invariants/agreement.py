@@ -1,0 +1,267 @@
+"""Rules about ranks: no hang, no death, no crash, equal answers, clear refusals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from fsdpfuzz.case import REJECTIONS, Anatomy
+from fsdpfuzz.invariants.base import Invariant, operation
+from fsdpfuzz.invariants.evidence import Evidence
+from fsdpfuzz.invariants.order import order_refused
+from fsdpfuzz.observations import Observation, Raised
+from fsdpfuzz.verdict import Failure, Finding, gist
+
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_STAGE = re.compile(r"^(?P<subject>[^:]*):(?P<what>[a-z_]+)(?:\[(?P<op>\d+)\])?$")
+_MAX_KIND = 120
+_MAX_OUTPUT = 1_500
+
+
+class NoHang(Invariant):
+    """Answers."""
+
+    name = "no_hang"
+    summary = "every rank answers within the deadline"
+    wrong = "hangs"
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """Where ranks gave no answer, for a reason of their own."""
+        hang = observation.hang
+        if hang is None or hang.after_failure:
+            return
+        stage = hang.stages[0] if hang.stages else ""
+        variant, what, op = stage_of(a, stage)
+        odd = ",".join(map(str, hang.odd_ranks)) or "none"
+        yield Finding(
+            invariant=self.name,
+            symptom="hang",
+            api=a.api,
+            kind=what,
+            variant=variant,
+            op=op,
+            operation=operation(a, op),
+            ranks=hang.ranks,
+            world_size=observation.world_size,
+            observed=f"no answer within {hang.deadline:.1f} s",
+            expected="an answer from every rank",
+            note=f"odd ranks: {odd}; "
+            f"{hang.disagreement or 'all ranks issued the same collectives'}",
+        )
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """A training that does not end."""
+        return Evidence(manner="hang")
+
+
+class NoRankDeath(Invariant):
+    """Processes."""
+
+    name = "no_rank_death"
+    summary = "no rank's process ends"
+    wrong = "ends a rank's process"
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """The first death, unless a rank raised before."""
+        if not observation.deaths or _own_errors(observation):
+            return  # a rank that raised comes first; the others may die of its absence
+        first = observation.deaths[0]
+        variant, what, op = stage_of(a, first.stage)
+        yield Finding(
+            invariant=self.name,
+            symptom="rank_death",
+            api=a.api,
+            kind=f"{what}:{first.exitcode}",
+            variant=variant,
+            op=op,
+            operation=operation(a, op),
+            ranks=(first.rank,),
+            world_size=observation.world_size,
+            observed=f"exit code {first.exitcode}",
+            expected="a living rank",
+            failure=Failure(
+                stage=first.stage, exitcode=first.exitcode, output=first.output[-_MAX_OUTPUT:]
+            ),
+        )
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """A training that ends a process."""
+        return Evidence(manner="death", last=_last(finding))
+
+
+class NoCrash(Invariant):
+    """Exceptions."""
+
+    name = "no_crash"
+    summary = "nothing but a documented refusal is raised"
+    wrong = "raises"
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """What was raised first for a reason of the rank's own."""
+        raised = observation.raised()
+        own = _own_errors(observation)
+        if not raised or _is_refusal(observation) or (observation.deaths and not own):
+            return
+        if order_refused(a, observation):
+            return
+        rank, first = own[0] if own else raised[0]
+        everywhere = len(raised) == observation.world_size
+        same = everywhere and len({signature(error) for _, error in raised}) == 1
+        yield _raised(
+            a,
+            first,
+            invariant=self.name if same else RanksAgree.name,
+            symptom="crash" if same else "rank_divergence",
+            ranks=(rank, *(r for r, _ in raised if r != rank)),
+            world_size=observation.world_size,
+            expected="no exception",
+        )
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """A training that raises."""
+        return Evidence(manner="raises", last=_last(finding))
+
+
+class RanksAgree(Invariant):
+    """`NoCrash` finds it where ranks raise differently."""
+
+    name = "ranks_agree"
+    summary = "what is raised is the same on every rank"
+    wrong = "raises on some ranks, or differently on each"
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """`NoCrash` tells both apart."""
+        return iter(())
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """A training that raises."""
+        return Evidence(manner="raises", last=_last(finding))
+
+
+class EqualRejection(Invariant):
+    """Refusals."""
+
+    name = "equal_rejection"
+    summary = "a refusal is the same on every rank"
+    wrong = "refuses on some ranks what others accept"
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """Where ranks refuse differently."""
+        raised = observation.raised()
+        if not raised or not _is_refusal(observation):
+            return
+        types = {error.type for _, error in raised}
+        if len(raised) == observation.world_size and len(types) == 1:
+            return
+        yield _raised(
+            a,
+            raised[0][1],
+            invariant=self.name,
+            symptom="rank_divergence",
+            ranks=tuple(rank for rank, _ in raised),
+            world_size=observation.world_size,
+            expected="the same error on every rank",
+        )
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """A training that raises."""
+        return Evidence(manner="raises", last=_last(finding))
+
+
+def stage_of(a: Anatomy, stage: str) -> tuple[str, str, int]:
+    """Variant (empty for the case or the reference), what was done, operation (-1 if none)."""
+    found = _STAGE.match(stage)
+    if found is None:
+        return "", stage.partition("[")[0], -1
+    named = {variant.name for variant in a.case.twins}
+    subject = found["subject"]
+    what = found["what"] if subject in named else f"{subject}:{found['what']}"
+    own = subject == "case" or subject in named
+    op = int(found["op"]) if found["op"] and own else -1
+    what = found["what"] if own else what
+    return subject if subject in named else "", what, op
+
+
+def _raised(
+    a: Anatomy,
+    first: Raised,
+    *,
+    invariant: str,
+    symptom: str,
+    ranks: tuple[int, ...],
+    world_size: int,
+    expected: str,
+) -> Finding:
+    variant, _, op = stage_of(a, first.stage)
+    return Finding(
+        invariant=invariant,
+        symptom=symptom,  # type: ignore[arg-type]
+        api=a.api,
+        kind=signature(first),
+        variant=variant,
+        op=op,
+        operation=operation(a, op),
+        ranks=ranks,
+        world_size=world_size,
+        observed=first.type,
+        expected=expected,
+        failure=Failure(type=first.type, text=first.message, place=first.frame, stage=first.stage),
+    )
+
+
+def _last(finding: Finding) -> int | None:
+    """The operation at which it ends: none of them where it ends while wrapping."""
+    stage = finding.failure.stage if finding.failure is not None else ""
+    if finding.op < 0 and stage.endswith((":wrap", ":build")):
+        return -1
+    return finding.op if finding.op >= 0 else None
+
+
+def is_rejection(observation: Observation) -> bool:
+    """Whether FSDP refused the case clearly, and every rank alike."""
+    raised = observation.raised()
+    return (
+        len(raised) == observation.world_size
+        and all(_refuses(error) for _, error in raised)
+        and len({error.type for _, error in raised}) == 1
+    )
+
+
+def _refuses(error: Raised) -> bool:
+    """A refusal has a documented type and comes while wrapping, or with a documented text.
+
+    FSDP also raises ValueError from assertions about its own state in the middle of
+    training; that is no refusal.
+    """
+    if not error.documented:
+        return False
+    return error.stage.endswith(":wrap") or any(
+        rejection.matches(error.message) for rejection in REJECTIONS.values()
+    )
+
+
+def _is_refusal(observation: Observation) -> bool:
+    """All that was raised are refusals: `equal_rejection` judges them."""
+    return all(_refuses(error) for _, error in observation.raised())
+
+
+def _own_errors(observation: Observation) -> list[tuple[int, Raised]]:
+    """What was raised for a reason of the rank's own, not because a peer went away."""
+    return [(rank, error) for rank, error in observation.raised() if not _is_consequence(error)]
+
+
+def _is_consequence(error: Raised) -> bool:
+    """Whether it only tells that a peer went away."""
+    text = error.message.lower()
+    return "connection closed by peer" in text or "connection reset by peer" in text
+
+
+def signature(error: Raised) -> str:
+    """Type, place and wording without numbers and names, so that shrinking keeps it."""
+    text = _NUMBER.sub("#", _QUOTED.sub("_", gist(error.message)))
+    place = error.frame or error.stage.partition("[")[0]
+    return f"{error.type}@{place}:{text}"[:_MAX_KIND]
+
+
+AGREEMENT = (NoHang(), NoRankDeath(), NoCrash(), RanksAgree(), EqualRejection())

@@ -1,0 +1,79 @@
+"""What an invariant is, and how far from the reference still counts as rounding."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fsdpfuzz.case import Anatomy, anatomy, variants
+from fsdpfuzz.expect import DIVERGED, beyond_baseline, measured, rounding
+from fsdpfuzz.invariants.evidence import Evidence
+from fsdpfuzz.observations import Comparison, Observation, RankReport, Subject
+from fsdpfuzz.verdict import Finding
+
+
+class Invariant(ABC):
+    """A named rule over the observation of a case."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """What must hold."""
+    wrong: ClassVar[str]
+    """What FSDP does where it does not hold: ``computes a wrong gradient``."""
+    follows: ClassVar[bool] = False
+    """Whether it is broken, too, where an operation before has broken another of this kind."""
+
+    @abstractmethod
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """A finding for each way in which it is broken."""
+
+    @abstractmethod
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """How a script shows the finding; ``a`` is of the variant that shows it."""
+
+
+def tolerance(comparison: Comparison) -> float:
+    """The largest deviation from float64 that counts as rounding; 0.0 for exact contracts."""
+    if comparison.exact:
+        return 0.0
+    sizes = (comparison.scale, comparison.floor, comparison.eps, comparison.reduced)
+    if comparison.coarse is not None:
+        return measured(*sizes, comparison.coarse) + beyond_baseline(comparison.baseline, 0.0)
+    return rounding(*sizes) + beyond_baseline(comparison.baseline, comparison.eps)
+
+
+def broken(comparison: Comparison) -> bool:
+    """Whether the deviation is more than rounding.
+
+    Where training without FSDP left the range of its dtype too, nothing can be said.
+    """
+    if max(comparison.baseline, comparison.coarse or 0.0) >= DIVERGED:
+        return False
+    if not comparison.finite:
+        return True
+    return comparison.error > tolerance(comparison)
+
+
+def subjects(a: Anatomy, observation: Observation) -> Iterator[tuple[RankReport, Subject, Anatomy]]:
+    """Every subject of every rank that reported, with the anatomy of what it ran."""
+    runs = {name: anatomy(case) for name, case in variants(a.case).items()}
+    for report in observation.reports:
+        if report is not None:
+            for subject in report.subjects:
+                yield report, subject, runs[subject.name]
+
+
+def variant_name(subject: Subject) -> str:
+    """The variant's name; empty for the case itself."""
+    return "" if subject.name == "case" else subject.name
+
+
+def operation(a: Anatomy, op: int) -> str:
+    """The kind of an operation by its index; empty where there is none."""
+    return a.case.program[op].kind() if 0 <= op < len(a.case.program) else ""
+
+
+def unit_of_parameter(a: Anatomy, name: str) -> str | None:
+    """The unit that manages a parameter; None for any other name."""
+    return a.owners.get(name)

@@ -1,0 +1,170 @@
+"""How a script shows that an invariant is broken: in the language of recipes, like the case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fsdpfuzz.case import EPSILON, Anatomy, Lowering, StateDict, coarsest, within
+from fsdpfuzz.case.recipe import (
+    MODEL,
+    Call,
+    Do,
+    Inside,
+    Items,
+    Value,
+    Variable,
+    call,
+)
+from fsdpfuzz.expect import adaptive_rounding
+from fsdpfuzz.verdict import Finding
+
+Manner = Literal["compare", "raises", "hang", "death", "order_error"]
+"""``compare``: statements fill ``wrong``. The others are about a training that does not end as
+it should: it raises, gives no answer, ends a process, or does not raise what it must."""
+
+
+SEEN, RIGHT, WRONG = Variable("seen"), Variable("right"), Variable("wrong")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a script keeps of the training, and how it judges that.
+
+    ``judge`` assigns ``wrong``, a list of texts on each rank. It finds what FSDP's training gave
+    in the variable ``into``, and what the plain model's, or the case's own where a variant is
+    compared with it, gave in the variable ``other``.
+    """
+
+    manner: Manner = "compare"
+    last: int | None = None
+    """The operation after which nothing matters; None for the whole program."""
+    against: Literal["", "reference", "case"] = ""
+    """What FSDP is compared with, if with another training."""
+    first: tuple[Do, ...] = ()
+    """Before the model is made."""
+    built: tuple[Do, ...] = ()
+    """When the model is made and not wrapped yet."""
+    each_forward: tuple[Do, ...] = ()
+    """After each forward."""
+    loads_state: bool = True
+    """Whether state dicts are loaded, too."""
+    seen: tuple[Value, ...] = ()
+    """What is looked at after FSDP's training."""
+    right: Value = None
+    """What is looked at after the other training; as ``seen`` unless given."""
+    judge: tuple[Do, ...] = ()
+    into: tuple[Variable, ...] = (SEEN,)
+    other: Variable = RIGHT
+
+
+def bound(finding: Finding) -> float:
+    """The largest deviation that passes, in as many digits as say something."""
+    return float(f"{finding.allowed or 0.0:.4g}")
+
+
+def judged(function: str, *args: Value, **options: Value) -> tuple[Do, ...]:
+    """The statement that fills ``wrong`` by a step of ``steps.judging``."""
+    return (Do(call=call(f"steps.judging.{function}", *args, **options), into=(WRONG,)),)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEvidence:
+    """How this rank's part of a parameter is read, and the same part of a whole tensor."""
+
+    kept: tuple[Value, ...]
+    """What to keep of FSDP's model."""
+    into: tuple[Variable, ...]
+    """Where that is afterwards."""
+    first: tuple[Do, ...]
+    """Comes before the two."""
+    seen: Call
+    right: Value
+    """Of the tensor in ``whole``."""
+
+    def off(self, name: str, allowed: float) -> tuple[Do, ...]:
+        """The statements that fill ``wrong`` with the elements that are off."""
+        right, put = self.right, self.first
+        if isinstance(right, Call):
+            put, right = (*put, Do(call=right, into=(RIGHT,))), RIGHT
+        return (*put, *judged("off", name, self.seen, right, allowed))
+
+
+HELD, FLAT, WHOLE = Variable("p"), Variable("flat"), Variable("whole")
+
+
+def shard_evidence(a: Anatomy, fqn: str, *, grads: bool, model: str = "model") -> ShardEvidence:
+    """The part of a parameter, or of its gradient, that this rank holds."""
+    owner = a.owners.get(fqn)
+    step = "gradient" if grads else "value"
+    kept: Value = call("steps.names.at", NAMED, fqn)
+    if model != "model":
+        kept = Inside(model, fqn)
+        if Lowering(a).prefixed:
+            kept = call(
+                "steps.names.at", call("steps.names.parameters", Variable(model), True), fqn
+            )
+    lacking: tuple[Value, ...] = (True,) if grads else ()
+    if owner is None:
+        seen = call(f"steps.shards.{step}", HELD, *lacking)
+        return ShardEvidence((kept,), (HELD,), (), seen, WHOLE)
+    if not a.fsdp1:
+        if grads:
+            lacking = (Lowering(a).may_lack_grads,)
+        seen = call(f"steps.fsdp2.shards.{step}", HELD, *lacking)
+        right = call("steps.fsdp2.shards.same_part", WHOLE, HELD)
+        return ShardEvidence((kept,), (HELD,), (), seen, right)
+    info, flat = Variable("info"), Inside(model, f"{owner}._handle.flat_param".strip("."))
+    local = fqn.removeprefix(f"{owner}.") if owner else fqn
+    orig = bool(getattr(a.options[owner], "use_orig_params", False))
+    if grads:
+        # An original parameter of which a rank has no element has no gradient there.
+        lacking = (orig or Lowering(a).may_lack_grads,)
+    inside = any(
+        c.kind in ("wrapper", "offload") and within(c.path, owner) for c in a.case.checkpoints
+    )
+    first = Do(
+        call=call("steps.fsdp1.shards.info", FLAT if orig else HELD, local, inside), into=(info,)
+    )
+    seen = call(f"steps.fsdp1.shards.{step}", HELD, info, orig, *lacking)
+    right = call("steps.fsdp1.shards.same_part", WHOLE, info)
+    held = (kept, flat) if orig else (flat,)
+    return ShardEvidence(held, (HELD, FLAT) if orig else (HELD,), (first,), seen, right)
+
+
+def plain_gradient(a: Anatomy, fqn: str, finding: Finding) -> Value:
+    """The gradient of a parameter of the plain model, which is there where it is not zero."""
+    if Lowering(a).may_lack_grads and finding.expected in ("", "0"):
+        return call("steps.shards.gradient", Inside("model", fqn), True)
+    return Inside("model", f"{fqn}.grad")
+
+
+NAMED = Variable("named")
+
+
+def last_state(a: Anatomy, op: int) -> StateDict | None:
+    """The state dict that is taken at an operation."""
+    found = a.case.program[op] if 0 <= op < len(a.case.program) else None
+    return found if isinstance(found, StateDict) else None
+
+
+def texts(names: tuple[str, ...] | list[str]) -> Items:
+    """A list of names."""
+    return Items("list", tuple(names))
+
+
+def whole_parity(a: Anatomy) -> Evidence:
+    """The last loss, and all parameters, or without a step all gradients, at the end."""
+    grads = not any(op.kind() == "step" for op in a.case.program)
+    name = "steps.names.gradients" if grads else "steps.names.values"
+    step = f"steps.{a.api}.whole.{'gradients' if grads else 'values'}"
+    seen: Value = call(step, MODEL, NAMED)
+    right: Value = call(name, NAMED)
+    loss = any(op.kind() == "forward" for op in a.case.program)
+    if loss:
+        seen = call("steps.names.with_loss", seen, Variable("loss"))
+        right = call("steps.names.with_loss", right, Variable("loss"))
+    eps = EPSILON[coarsest(a.plan)]
+    adaptive = adaptive_rounding(a.case, len(a.case.program), eps)
+    judge = judged("differences", SEEN, RIGHT, eps, *((adaptive,) if adaptive else ()))
+    return Evidence(against="reference", seen=(seen,), right=right, judge=judge)

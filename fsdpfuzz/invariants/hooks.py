@@ -1,0 +1,138 @@
+"""Rules about hooks that must run, and only when due: offloads, reshards after backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpfuzz.case import Anatomy, Backward, Forward
+from fsdpfuzz.case.recipe import Do, Global, Items, Value, Variable, call
+from fsdpfuzz.expect import backward_reshards, offload_entries
+from fsdpfuzz.invariants.base import Invariant, subjects, variant_name
+from fsdpfuzz.invariants.evidence import SEEN, Evidence, judged
+from fsdpfuzz.observations import Observation
+from fsdpfuzz.verdict import Finding
+
+_CALLS = Variable("calls")
+
+
+class OffloadEntered(Invariant):
+    """Activation offload."""
+
+    name = "offload_entered"
+    summary = "save_on_cpu is entered once for each call of an offloaded module, and never else"
+    wrong = "offloads activations more or less often than asked"
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """The first forward of each variant with another number."""
+        forwards = [i for i, op in enumerate(a.case.program) if isinstance(op, Forward)]
+        told = set()
+        for report, subject, run in subjects(a, observation):
+            if subject.name in told or not subject.saved_on_cpu:
+                continue
+            due = offload_entries(run, report.rank)
+            for op, seen, should in zip(forwards, subject.saved_on_cpu, due, strict=True):
+                if seen == should:
+                    continue
+                told.add(subject.name)
+                yield Finding(
+                    invariant=self.name,
+                    symptom="mismatch",
+                    api=a.api,
+                    kind="more" if seen > should else "less",
+                    variant=variant_name(subject),
+                    op=op,
+                    operation="forward",
+                    quantity="entries of save_on_cpu",
+                    ranks=(report.rank,),
+                    world_size=a.case.world_size,
+                    observed=str(seen),
+                    expected=str(should),
+                )
+                break
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """All entries up to the forward."""
+        forwards = sum(isinstance(op, Forward) for op in a.case.program[: finding.op + 1])
+        ranks = range(a.case.world_size)
+        due = [sum(offload_entries(a, rank)[:forwards]) for rank in ranks]
+        owner = Global("torch.autograd.graph.save_on_cpu")
+        return Evidence(
+            last=finding.op,
+            first=(_spy(owner, "__init__"),),
+            seen=(call("steps.names.count", _CALLS),),
+            judge=judged("other", "entries of save_on_cpu", SEEN, by_rank(due)),
+        )
+
+
+class ReshardCount(Invariant):
+    """Post-backward hooks of fsdp1."""
+
+    name = "reshard_count"
+    summary = "each unit that backward reaches is resharded once by its own hook, frozen or not"
+    wrong = "reshards its units more or less often than it should"
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """The first backward of each variant with another number."""
+        backwards = [i for i, op in enumerate(a.case.program) if isinstance(op, Backward)]
+        told = set()
+        for report, subject, run in subjects(a, observation):
+            due = backward_reshards(run, report.rank)
+            if subject.name in told or due is None or not subject.backward_reshards:
+                continue
+            for op, seen, should in zip(backwards, subject.backward_reshards, due, strict=True):
+                odd = {
+                    path: (seen.get(path, 0), int(path in should))
+                    for path in sorted(should.union(seen))
+                    if seen.get(path, 0) != (path in should)
+                }
+                if not odd:
+                    continue
+                told.add(subject.name)
+                path, (times, once) = next(iter(odd.items()))
+                yield Finding(
+                    invariant=self.name,
+                    symptom="mismatch",
+                    api=a.api,
+                    kind="more" if times > once else "less",
+                    variant=variant_name(subject),
+                    op=op,
+                    operation="backward",
+                    unit=path,
+                    quantity="reshards by the unit's own hook",
+                    ranks=(report.rank,),
+                    world_size=a.case.world_size,
+                    observed=str(times),
+                    expected=str(once),
+                    note=f"{sum(seen.values())} units in all, but should be {len(should)}",
+                )
+                break
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """The units of all reshards up to the backward, sorted."""
+        backwards = sum(isinstance(op, Backward) for op in a.case.program[: finding.op + 1])
+        due = []
+        for rank in range(a.case.world_size):
+            each = (backward_reshards(a, rank) or ())[:backwards]
+            due.append(sorted(path for units in each for path in units))
+        owner = Global("torch.distributed.fsdp._runtime_utils")
+        return Evidence(
+            last=finding.op,
+            first=(_spy(owner, "_post_backward_reshard"),),
+            seen=(call("steps.fsdp1.units.names_of", Variable("model"), _CALLS),),
+            judge=judged("other", "resharded by their own hooks", SEEN, by_rank(due)),
+        )
+
+
+def _spy(owner: Value, name: str) -> Do:
+    return Do(call=call("steps.watching.calls_of", owner, name), into=(_CALLS,))
+
+
+def by_rank(values: list[int] | list[list[str]]) -> Value:
+    """One literal if all ranks have the same, else the rank's own of them."""
+    made: list[Value] = [Items("list", tuple(v)) if isinstance(v, list) else v for v in values]
+    if all(value == made[0] for value in made):
+        return made[0]
+    return call("steps.names.item", Items("list", tuple(made)), Variable("rank"))
+
+
+HOOKS = (OffloadEntered(), ReshardCount())

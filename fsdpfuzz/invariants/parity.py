@@ -1,0 +1,231 @@
+"""Parity with DDP: losses, outputs, gradients, parameters and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from fsdpfuzz.case import Anatomy, Backward, Forward
+from fsdpfuzz.case.recipe import Do, Inside, Value, Variable, call
+from fsdpfuzz.expect import parting
+from fsdpfuzz.invariants.base import (
+    Invariant,
+    broken,
+    operation,
+    subjects,
+    tolerance,
+    unit_of_parameter,
+    variant_name,
+)
+from fsdpfuzz.invariants.evidence import (
+    RIGHT,
+    SEEN,
+    WHOLE,
+    Evidence,
+    bound,
+    judged,
+    plain_gradient,
+    shard_evidence,
+)
+from fsdpfuzz.observations import Comparison, Observation, Quantity
+from fsdpfuzz.verdict import Finding
+
+_RATIO_SLACK = 0.01
+_KEPT = Variable("kept")
+
+
+class Parity(Invariant):
+    """What FSDP computes is what the plain model computes, up to rounding."""
+
+    follows = True
+    quantities: ClassVar[tuple[Quantity, ...]]
+    results: ClassVar[tuple[str, ...]] = ()
+    """Names of the results of operations that it is about."""
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """For each variant the largest deviation of the earliest operation with any."""
+        worst: dict[str, tuple[list[int], Comparison, Anatomy]] = {}
+        until = parting(a)
+        for report, subject, run in subjects(a, observation):
+            first = _first_broken(filter(self._is_about, subject.comparisons), until)
+            if first is None:
+                continue
+            variant = variant_name(subject)
+            ranks, known, _ = worst.setdefault(variant, ([], first, run))
+            ranks.append(report.rank)
+            if (-first.op, first.error) > (-known.op, known.error):
+                worst[variant] = (ranks, first, run)
+        for variant, (ranks, comparison, run) in worst.items():
+            yield self._finding(run, variant, tuple(ranks), comparison)
+
+    def _is_about(self, c: Comparison) -> bool:
+        return c.quantity in self.quantities or (c.quantity == "result" and c.name in self.results)
+
+    def _finding(self, a: Anatomy, variant: str, ranks: tuple[int, ...], c: Comparison) -> Finding:
+        return Finding(
+            invariant=self.name,
+            symptom="mismatch",
+            api=a.api,
+            detail=detail_of(c, a.case.world_size),
+            variant=variant,
+            op=c.op if c.op < len(a.case.program) else -1,
+            operation=operation(a, c.op),
+            quantity=c.quantity,
+            name=c.name,
+            unit=unit_of_parameter(a.at(c.op), c.name),
+            ranks=ranks,
+            world_size=a.case.world_size,
+            observed=f"{c.observed:.9g}",
+            expected=f"{c.expected:.9g}",
+            allowed=tolerance(c),
+            baseline=None if c.exact else c.baseline,
+        )
+
+
+class WholeParity(Parity):
+    """Of a tensor that every rank has whole."""
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """The variable as the last forward that matters leaves it."""
+        return Evidence(
+            last=finding.op,
+            against="reference",
+            seen=(Variable(finding.name if self.results else finding.quantity),),
+            judge=judged("off", finding.name, SEEN, RIGHT, bound(finding)),
+        )
+
+
+class LossParity(WholeParity):
+    """Losses."""
+
+    name = "loss_parity"
+    summary = "every rank's loss equals that of the reference"
+    wrong = "computes a wrong loss"
+    quantities = ("loss",)
+
+
+class OutputParity(WholeParity):
+    """Outputs."""
+
+    name = "output_parity"
+    summary = "outputs equal those of the reference"
+    wrong = "computes a wrong output"
+    quantities = ("output",)
+
+
+class GradParity(Parity):
+    """Gradients of parameters and of inputs."""
+
+    name = "grad_parity"
+    summary = "this rank's part of each gradient equals the same part of the averaged gradient"
+    wrong = "computes a wrong gradient"
+    quantities = ("grad", "input_grad")
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """The gradient of the parameter that the finding names, or of an input."""
+        if finding.quantity == "input_grad":
+            return self._of_an_input(a, finding)
+        name = a.canonical(finding.name)
+        shard = shard_evidence(a, name, grads=True)
+        return Evidence(
+            last=finding.op,
+            against="reference",
+            seen=shard.kept,
+            right=plain_gradient(a, name, finding),
+            judge=shard.off(f"gradient of {name}", bound(finding)),
+            into=shard.into,
+            other=WHOLE,
+        )
+
+    def _of_an_input(self, a: Anatomy, finding: Finding) -> Evidence:
+        forwards = [i for i, op in enumerate(a.case.program) if isinstance(op, Forward)]
+        number = int(finding.name.partition("[")[2].rstrip("]"))
+        before = sum(i < finding.op for i in forwards)
+        x: Value = Variable("x")
+        keep: tuple[Do, ...] = ()
+        if number != before - 1:
+            keep = (Do(call=call(".append", _KEPT, Variable("x"))),)
+            x = call("steps.names.item", _KEPT, number)
+        return Evidence(
+            last=finding.op,
+            against="reference",
+            each_forward=keep,
+            seen=(call("steps.shards.gradient", x, True),),
+            judge=judged("off", finding.name, SEEN, RIGHT, bound(finding)),
+        )
+
+
+class ParamParity(Parity):
+    """Parameters after each step."""
+
+    name = "param_parity"
+    summary = "parameters equal those of the reference after each step"
+    wrong = "trains to wrong parameters"
+    quantities = ("param",)
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """The parameter that the finding names."""
+        name = a.canonical(finding.name)
+        shard = shard_evidence(a, name, grads=False)
+        return Evidence(
+            last=finding.op,
+            against="reference",
+            seen=shard.kept,
+            # Where FSDP has the parameter itself, both trainings end with the same statement.
+            right=None if len(shard.kept) == 1 and not a.fsdp1 else Inside("model", name),
+            judge=shard.off(name, bound(finding)),
+            into=shard.into,
+            other=WHOLE,
+        )
+
+
+class BufferParity(Parity):
+    """Buffers at the end."""
+
+    follows = False
+    name = "buffer_parity"
+    summary = "buffers equal those of the reference bit for bit"
+    wrong = "leaves wrong buffers"
+    quantities = ("buffer",)
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """The buffer that the finding names."""
+        # Recomputation calls modules in a backward as well; nothing else changes a buffer.
+        passes = [i for i, op in enumerate(a.case.program) if isinstance(op, Forward | Backward)]
+        return Evidence(
+            last=max(passes, default=None),
+            against="reference",
+            seen=(Inside("model", finding.name),),
+            judge=judged("off", finding.name, SEEN, RIGHT, 0.0),
+        )
+
+
+def _first_broken(comparisons: Iterable[Comparison], until: int | None) -> Comparison | None:
+    """The largest deviation of the earliest operation at which there is any.
+
+    What comes later follows from it: a wrong gradient makes wrong parameters. From ``until``
+    on ranks take different paths, and FSDP promises nothing of the results.
+    """
+    found = [c for c in comparisons if (until is None or c.op < until) and broken(c)]
+    return max(found, key=lambda c: (-c.op, c.error), default=None)
+
+
+def detail_of(comparison: Comparison, world_size: int) -> str:
+    """What sort of deviation it is."""
+    if comparison.missing == "shape":
+        return "shape"
+    if comparison.missing:
+        return f"{comparison.missing}-missing"
+    if not comparison.finite:
+        return "not-finite"
+    observed, expected = comparison.observed, comparison.expected
+    if observed == 0.0:
+        return "zero"
+    if expected != 0.0:
+        for ratio, text in ((float(world_size), "times-ranks"), (1.0 / world_size, "over-ranks")):
+            if abs(observed / expected / ratio - 1.0) < _RATIO_SLACK:
+                return text
+    return "other"
+
+
+PARITY = (OutputParity(), LossParity(), GradParity(), ParamParity(), BufferParity())

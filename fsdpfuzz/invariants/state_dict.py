@@ -1,0 +1,206 @@
+"""Rules about state dicts: the plain model's keys and values, and a load that restores them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import ClassVar
+
+from fsdpfuzz.case import Anatomy
+from fsdpfuzz.case.recipe import MODEL, Do, Inside, Items, Value, Variable, call
+from fsdpfuzz.expect import is_cut, same_buffers
+from fsdpfuzz.invariants.base import (
+    Invariant,
+    broken,
+    operation,
+    subjects,
+    tolerance,
+    variant_name,
+)
+from fsdpfuzz.invariants.evidence import (
+    RIGHT,
+    SEEN,
+    Evidence,
+    bound,
+    judged,
+    last_state,
+    shard_evidence,
+)
+from fsdpfuzz.observations import Comparison, Observation, Quantity, Subject
+from fsdpfuzz.verdict import Finding
+
+_STATE = Variable("state")
+
+
+class StateDictKeys(Invariant):
+    """Keys, shapes and dtypes."""
+
+    name = "state_dict_keys"
+    summary = "a state dict has the plain model's keys, shapes and dtypes"
+    wrong = "saves a state dict with wrong entries"
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """The first entry of each sort that is wrong."""
+        told = set()
+        for report, subject, run in subjects(a, observation):
+            for entry in subject.wrong_entries:
+                if (subject.name, entry.kind) in told:
+                    continue
+                told.add((subject.name, entry.kind))
+                alike = sum(e.kind == entry.kind for e in subject.wrong_entries)
+                yield Finding(
+                    invariant=self.name,
+                    symptom="mismatch",
+                    api=a.api,
+                    kind=entry.kind,
+                    variant=variant_name(subject),
+                    op=entry.op,
+                    operation=operation(a, entry.op),
+                    quantity="entry",
+                    name=entry.key,
+                    unit=run.at(entry.op).owners.get(entry.key),
+                    ranks=(report.rank,),
+                    world_size=a.case.world_size,
+                    observed=entry.observed or entry.kind,
+                    expected=entry.expected or "the plain model's keys, shapes and dtypes",
+                    note=f"{alike} entries in all",
+                )
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """The keys of the state dict against those that it must have."""
+        op = last_state(a, finding.op)
+        plain = Variable("plain")
+        build = Do(call=call("steps.state_dict.forms", MODEL), into=(plain,), who="fsdp")
+        flat: tuple[str, ...] = ()
+        if op is not None and op.form == "local":
+            flat = tuple(sorted(owner for owner in a.units if is_cut(a, owner)))
+        options: dict[str, Value] = {"flat": Items("tuple", flat)} if flat else {}
+        absent = op is not None and op.on_rank0(a)
+        if absent:
+            cut = (fqn for fqn, owner in a.owners.items() if owner is not None and is_cut(a, owner))
+            options["cut"] = Items("tuple", tuple(sorted(cut)))
+        return Evidence(
+            last=finding.op,
+            built=(build,),
+            loads_state=False,
+            seen=(_STATE,),
+            right=plain,
+            judge=judged("entries", SEEN, RIGHT, absent, Variable("rank"), **options),
+        )
+
+
+class _StateValues(Invariant):
+    """Entry by entry."""
+
+    quantity: ClassVar[Quantity]
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """The largest deviation of the earliest state dict of each variant that has one."""
+        told = set()
+        for report, subject, run in subjects(a, observation):
+            worst = _worst(subject, self.quantity, () if same_buffers(a, run) else run.by_fqn)
+            if worst is None or subject.name in told:
+                continue
+            told.add(subject.name)
+            yield Finding(
+                invariant=self.name,
+                symptom="mismatch",
+                api=a.api,
+                detail=_detail(worst),
+                variant=variant_name(subject),
+                op=worst.op,
+                operation=operation(a, worst.op),
+                quantity=self.quantity,
+                name=worst.name,
+                unit=run.at(worst.op).owners.get(worst.name),
+                ranks=(report.rank,),
+                world_size=a.case.world_size,
+                observed=f"{worst.observed:.9g}",
+                expected=f"{worst.expected:.9g}",
+                allowed=tolerance(worst),
+            )
+
+
+class StateDictValues(_StateValues):
+    """What is saved."""
+
+    name = "state_dict_values"
+    summary = "a state dict holds the reference's values"
+    wrong = "saves a state dict with wrong values"
+    follows = True
+    quantity = "state_dict"
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """The entry that the finding names."""
+        op = last_state(a, finding.op)
+        state: Value = _STATE
+        absent = op is not None and op.on_rank0(a)
+        if op is not None and not absent:
+            state = call(f"steps.{a.api}.state_dict.whole", MODEL, op.form, _STATE)
+        name = finding.name
+        parameter = name in a.by_fqn
+        right = (
+            call("steps.shards.value", Inside("model", name))
+            if parameter
+            else Inside("model", name)
+        )
+        return Evidence(
+            last=finding.op,
+            against="reference",
+            loads_state=False,
+            seen=(state,),
+            right=right,
+            judge=judged("entry_off", name, SEEN, RIGHT, bound(finding), absent, Variable("rank")),
+        )
+
+
+class StateDictRoundTrip(_StateValues):
+    """What is loaded."""
+
+    name = "state_dict_round_trip"
+    summary = "loaded into a model that differs everywhere, it restores every element"
+    wrong = "does not restore the state dict that it saved"
+    quantity = "reloaded"
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """The parameter or buffer that the finding names, in both models."""
+        name = finding.name
+        if name not in a.by_fqn:
+            return Evidence(
+                last=finding.op,
+                seen=(Inside("loaded", name),),
+                right=Inside("model", name),
+                judge=judged("off", f"{name}, loaded", SEEN, RIGHT, 0.0),
+            )
+        new = shard_evidence(a, name, grads=False, model="loaded")
+        old = shard_evidence(a, name, grads=False)
+        saved = Variable("saved")
+        judge = (
+            *old.first,
+            Do(call=old.seen, into=(saved,)),
+            *(Do(call=v, into=(to,)) for v, to in zip(new.kept, new.into, strict=True)),
+            *new.first,
+            *judged("off", f"{name}, loaded", new.seen, saved, 0.0),
+        )
+        return Evidence(last=finding.op, seen=old.kept, judge=judge, into=old.into)
+
+
+def _worst(subject: Subject, quantity: Quantity, only: Collection[str]) -> Comparison | None:
+    """Of the entries named in ``only``, or of all if it is empty."""
+    found = [
+        c
+        for c in subject.comparisons
+        if c.quantity == quantity and broken(c) and (not only or c.name in only)
+    ]
+    return max(found, key=lambda c: (-c.op, c.error), default=None)
+
+
+def _detail(comparison: Comparison) -> str:
+    """What sort of deviation it is; a load that did nothing leaves zeros, or -1 for zeros."""
+    if comparison.missing:
+        return f"{comparison.missing}-missing"
+    if not comparison.finite:
+        return "not-finite"
+    return "zero" if comparison.observed == 0.0 else "other"
+
+
+STATE_DICT = (StateDictKeys(), StateDictValues(), StateDictRoundTrip())

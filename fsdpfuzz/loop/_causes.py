@@ -1,0 +1,70 @@
+"""One fault, one finding: which findings have the same cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.loop._events import Found
+from fsdpfuzz.reduce import Ablation, alike, simpler
+from fsdpfuzz.verdict import Finding, Verdict
+
+_FIRST = ("hang", "rank_death", "crash", "rank_divergence", "unclear_error")
+_ORDER = ("output", "loss", "grad", "input_grad", "param", "buffer")
+
+Run = Callable[[CaseSpec], Verdict]
+
+
+@dataclass(slots=True)
+class Cause:
+    """A finding that was reduced, and what it needs."""
+
+    found: Found
+    case: CaseSpec
+    """The smallest case that shows it."""
+    shows: tuple[Finding, ...]
+    """All findings of that case."""
+    ablation: Ablation
+
+
+def by_precedence(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings of a case, those first that others follow from: what ends it, what comes first.
+
+    A wrong output makes wrong gradients, and these make wrong parameters; a case that differs
+    from the reference differs from its variants, too.
+    """
+    return sorted(findings, key=_precedence)
+
+
+def _precedence(finding: Finding) -> tuple[object, ...]:
+    ends = finding.symptom in _FIRST
+    compared = finding.invariant == "twins_agree"
+    op = finding.op if finding.op >= 0 else 10_000
+    known = finding.quantity in _ORDER
+    place = _ORDER.index(finding.quantity) if known else len(_ORDER)
+    return (not ends, compared, bool(finding.variant), op, place, finding.key)
+
+
+def same_cause(cause: Cause, case: CaseSpec, finding: Finding, run: Run) -> bool:
+    """Whether a finding goes away with what another one needs.
+
+    Each option that the other needs is taken from the case alone; a case that has none of
+    them, or still shows the finding, has another cause. Where the other one needs no option
+    the two are told apart once both are reduced.
+    """
+    needed = dict.fromkeys(cause.ablation.needed)
+    if not needed or not cause.ablation.complete:
+        return False
+    without: dict[str, CaseSpec] = {}
+    for neighbour in simpler(case):
+        if neighbour.words in needed:
+            without.setdefault(neighbour.words, neighbour.case)
+    return set(without) == set(needed) and not any(
+        shows(run(changed).findings, finding) for changed in without.values()
+    )
+
+
+def shows(findings: Iterable[Finding], finding: Finding) -> bool:
+    """Whether a finding, or one alike, is among those of a case."""
+    return any(alike(finding, found) for found in findings)

@@ -1,0 +1,38 @@
+"""Keeping off known defects: which drawn cases are not worth a run, and what is a consequence.
+
+A draw costs a few milliseconds, a run many times that, so a case that can show what is known,
+or that asks for a documented refusal, is mostly not run. A small share is: the defect may be
+gone, and another one may sit beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fsdpfuzz.case import CaseSpec, anatomy, digest, features, foreseen_rejections
+
+SHARE = 16
+"""Of so many cases in the region of a known defect, or to be refused, one is run."""
+
+
+def reason_to_skip(case: CaseSpec, covering: Collection[str], backend: str) -> str | None:
+    """Why a drawn case is not run; None for one that is.
+
+    ``machine`` for what `lacking` says, which none of is run; a known defect's id, or
+    ``refused``.
+    """
+    if lacking(case, backend):
+        return "machine"
+    if int(digest(case), 16) % SHARE == 0:
+        return None
+    if covering:
+        return next(iter(covering))
+    return "refused" if foreseen_rejections(anatomy(case)) else None
+
+
+def lacking(case: CaseSpec, backend: str) -> str:
+    """What a case needs that ranks on this backend do not have; empty for one that can run."""
+    if backend == "gloo" and case.api == "fsdp1" and features(case).get("cpu_offload") == "on":
+        # It copies to "the accelerator" before each forward, whatever device_id says.
+        return "FSDP1's CPU offload needs a GPU to compute on"
+    return ""

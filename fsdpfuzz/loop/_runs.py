@@ -1,0 +1,131 @@
+"""Runs cases on pools of ranks and has them judged. Harness errors end here."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fsdpfuzz.case import CaseSpec, digest
+from fsdpfuzz.loop._confirm import Judged
+from fsdpfuzz.loop._harness import TRIES, fault_of, in_words, refusal, traced
+from fsdpfuzz.loop._ports import HarnessError, PoolLike, Ports
+from fsdpfuzz.loop._settings import SessionSettings
+from fsdpfuzz.observations import Observation
+from fsdpfuzz.verdict import Verdict
+
+
+@dataclass(slots=True)
+class _Failing:
+    """What went wrong that is no fault of FSDP's, if anything did."""
+
+    fault: str = ""
+    trace: str = ""
+
+
+class Runs:
+    """The pools of a session, one for each world size, which start when first needed.
+
+    A case that ends in a harness error is run again on fresh ranks. What comes of it then
+    stands; one that ends so each time is no finding, whatever it shows.
+    """
+
+    def __init__(self, settings: SessionSettings, ports: Ports) -> None:
+        self.harness_errors: list[HarnessError] = []
+        self.tell: Callable[[HarnessError], None] = lambda _: None
+        """Told of each harness error when it is met."""
+        self.torch = settings.torch
+        """The version in the ranks, as far as known."""
+        self._settings = settings
+        self._ports = ports
+        self._pools: dict[int, PoolLike] = {}
+        self._closed_restarts = 0
+
+    @property
+    def restarts(self) -> int:
+        """How often ranks were started again, over all world sizes."""
+        return self._closed_restarts + sum(pool.restarts for pool in self._pools.values())
+
+    def begin(self, case: CaseSpec) -> bool:
+        """Has the ranks start on a case; False for one that must not be sent."""
+        if refusal(case):
+            return False
+        self.pool(case.world_size).begin(case)
+        return True
+
+    def judged(self, case: CaseSpec, *, patience: bool = False) -> Judged:
+        """What the ranks saw of a case, and the verdict."""
+        refused = refusal(case)
+        if refused:
+            self._note(case, _Failing(refused), [], gone=False)
+            return self._unseen(case), _verdict(refused)
+        seen: list[Observation] = []
+        first = _Failing()
+        while len(seen) < TRIES:
+            if seen:
+                self.pool(case.world_size).close()
+            observation = self.pool(case.world_size).run(case, patience=patience or bool(seen))
+            self.torch = observation.torch or self.torch
+            seen.append(observation)
+            failing = _Failing(fault_of(observation))
+            if not failing.fault:
+                try:
+                    verdict = self._ports.judge(case, observation)
+                except Exception as error:
+                    text = f"{type(error).__name__}: {error} [judging]"
+                    failing = _Failing(text, traced(error))
+            first = first if first.fault else failing
+            if not failing.fault:
+                break
+        else:
+            self._note(case, first, seen, gone=False)
+            return seen[-1], _verdict(first.fault)
+        if first.fault:
+            self._note(case, first, seen, gone=True)
+        return observation, verdict
+
+    def pool(self, world_size: int) -> PoolLike:
+        """The ranks of that number."""
+        pool = self._pools.get(world_size)
+        if pool is None:
+            pool = self._pools[world_size] = self._ports.make_pool(world_size)
+        return pool
+
+    def close(self) -> None:
+        """Ends all ranks; pools start again when needed."""
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            self._closed_restarts += pool.restarts
+            pool.close()
+
+    def _note(
+        self, case: CaseSpec, failing: _Failing, seen: list[Observation], *, gone: bool
+    ) -> None:
+        facts = {
+            "case": digest(case),
+            "torch": self.torch,
+            "python": platform.python_version(),
+            "backend": self._settings.backend,
+            "ranks": str(case.world_size),
+            "seed": str(self._settings.seed),
+            "plant": self._settings.plant or "",
+            "outcome": "gone on fresh ranks" if gone else "the same on fresh ranks",
+        }
+        words = in_words(failing.fault, seen, facts, failing.trace)
+        path = self._ports.archive.keep_harness_error(case, failing.fault, words)
+        error = HarnessError(reason=failing.fault, digest=digest(case), path=path, gone=gone)
+        self.harness_errors.append(error)
+        self.tell(error)
+
+    def _unseen(self, case: CaseSpec) -> Observation:
+        return Observation(
+            digest=digest(case),
+            world_size=case.world_size,
+            backend=self._settings.backend,
+            torch=self.torch,
+            reports=(),
+        )
+
+
+def _verdict(reason: str) -> Verdict:
+    return Verdict(status="harness error", reason=reason)

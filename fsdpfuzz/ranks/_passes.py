@@ -1,0 +1,54 @@
+"""Which forwards a backward ends, and what came of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fsdpfuzz.case import Backward, Forward, Op
+from fsdpfuzz.ranks._execute import Variables
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward and what came of it."""
+
+    op: int
+    index: int
+    x: Tensor
+    output: Tensor
+    loss: Tensor
+    synchronised: bool
+
+
+@dataclass(slots=True)
+class Passes:
+    """Follows a program operation by operation."""
+
+    program: Sequence[Op]
+    count: int = 0
+    """Forwards so far."""
+    _pending: list[Pass] = field(default_factory=list)
+
+    def after(self, op: int, variables: Variables) -> list[Pass]:
+        """Notes a forward; the passes that a backward has ended."""
+        request = self.program[op]
+        if isinstance(request, Forward):
+            if request.waits:
+                self._pending.append(
+                    Pass(
+                        op,
+                        self.count,
+                        variables["x"],
+                        variables["output"],
+                        variables["loss"],
+                        request.sync,
+                    )
+                )
+            self.count += 1
+        elif isinstance(request, Backward):
+            finished, self._pending = self._pending, []
+            return finished
+        return []

@@ -1,0 +1,81 @@
+"""The one enumeration of plainer and smaller cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import msgspec
+
+from fsdpfuzz.case import (
+    DIMENSIONS,
+    CaseSpec,
+    Dimension,
+    Simpler,
+    anatomy,
+    check,
+    digest,
+    foreseen_rejections,
+)
+from fsdpfuzz.errors import CaseError
+from fsdpfuzz.reduce.tree import smaller_models
+
+
+def simpler(case: CaseSpec) -> Iterator[Simpler]:
+    """Every plainer or smaller neighbour of a case: sound, different, each once.
+
+    Dimensions give those of their own (`Dimension.simpler`), the model is taken apart here. A
+    neighbour that FSDP documents to refuse is left out, unless the case is refused itself.
+    """
+    seen = {digest(case)}
+    for neighbour in _all(case):
+        if usable(case, neighbour.case) and digest(neighbour.case) not in seen:
+            seen.add(digest(neighbour.case))
+            yield neighbour
+
+
+def _all(case: CaseSpec) -> Iterator[Simpler]:
+    for dimension in DIMENSIONS:
+        yield from dimension.simpler(case)
+    for smaller in smaller_models(case):
+        yield Simpler(smaller)
+    if case.seed:
+        yield Simpler(msgspec.structs.replace(case, seed=0))
+
+
+def usable(case: CaseSpec, neighbour: CaseSpec) -> bool:
+    """Whether a neighbour passes ``check`` and is not refused where the case is not."""
+    if not _sound(neighbour):
+        return False
+    return not _refused(neighbour) or _refused(case)
+
+
+@lru_cache(maxsize=4096)
+def _sound(case: CaseSpec) -> bool:
+    try:
+        check(case)
+    except CaseError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _refused(case: CaseSpec) -> bool:
+    return bool(foreseen_rejections(anatomy(case)))
+
+
+def plainest(case: CaseSpec, dimensions: tuple[Dimension, ...]) -> CaseSpec:
+    """The case with everything in some dimensions as plain as it gets, no run in between."""
+    before = None
+    while before != case:
+        before = case  # what is refused beside an option may be plain once that one is gone
+        for dimension in dimensions:
+            for _ in range(_STEPS):
+                step = next((s.case for s in dimension.simpler(case) if usable(case, s.case)), None)
+                if step is None or step == case:
+                    break
+                case = step
+    return case
+
+
+_STEPS = 40

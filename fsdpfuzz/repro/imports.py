@@ -1,0 +1,53 @@
+"""The import statements of a script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fsdpfuzz.repro.layout import WIDTH
+
+
+def import_lines(imports: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Sorted as import sorters do: the standard library first, then torch, plain imports first."""
+    plain: list[tuple[str, str]] = []
+    from_: dict[str, list[str]] = {}
+    for name, (module, what) in imports.items():
+        if not what:
+            plain.append((module, "" if name == module else name))
+        else:
+            from_.setdefault(module, []).append(what if what == name else f"{what} as {name}")
+    groups: dict[bool, list[str]] = {False: [], True: []}
+    for module, alias in sorted(plain):
+        line = f"import {module} as {alias}" if alias else f"import {module}"
+        groups[_is_torch(module)].append(line)
+    for module, names in sorted(from_.items()):
+        groups[_is_torch(module)] += _from(module, _sorted(names))
+    standard, others = groups[False], groups[True]
+    return [*standard, *([""] if standard and others else []), *others]
+
+
+def _from(module: str, names: list[str]) -> list[str]:
+    """One line; what has another name here gets one of its own where they do not fit in."""
+    renamed = [name for name in names if " as " in name]
+    own = [name for name in names if " as " not in name]
+    joint = f"from {module} import {', '.join(names)}"
+    if len(joint) <= WIDTH or not own or not renamed:
+        return [joint]
+    return [
+        f"from {module} import {', '.join(own)}",
+        *(f"from {module} import {r}" for r in renamed),
+    ]
+
+
+def _is_torch(module: str) -> bool:
+    return module.partition(".")[0] == "torch"
+
+
+def _sorted(names: list[str]) -> list[str]:
+    """Constants, classes, functions."""
+
+    def key(name: str) -> tuple[int, str]:
+        own = name.partition(" ")[0].lstrip("_")
+        return (0 if own.isupper() else 1 if own[:1].isupper() else 2, name)
+
+    return sorted(names, key=key)

@@ -1,0 +1,35 @@
+"""What the plain model does with its gradients where FSDP reduces its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def average(parameters: Iterable[nn.Parameter], lacking: bool = False) -> None:
+    """Puts the mean over all ranks into every gradient.
+
+    What a backward before has averaged is equal on all ranks and stays as it is. ``lacking``
+    says that parameters may have no gradient, on all ranks alike.
+    """
+    for grad in [p.grad for p in parameters if not lacking or p.grad is not None]:
+        dist.all_reduce(grad.div_(dist.get_world_size()))  # type: ignore[union-attr]
+
+
+def fill(parameters: Iterable[nn.Parameter], device: torch.device) -> None:
+    """Gives zeros to parameters without a gradient that have one on another rank."""
+    listed = list(parameters)
+    held = torch.tensor([float(p.grad is not None) for p in listed], device=device)
+    dist.all_reduce(held)
+    for p, ranks in zip(listed, held.tolist(), strict=True):
+        if ranks and p.grad is None:
+            p.grad = torch.zeros_like(p)
+
+
+def drop(named: Mapping[str, nn.Parameter], names: Sequence[str]) -> None:
+    """Forgets the gradients of these parameters, as FSDP replaces them under CPU offload."""
+    for name in names:
+        named[name].grad = None

@@ -1,0 +1,17 @@
+"""Backward."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def total(pending: list[Tensor]) -> Tensor:
+    """The sum of the losses that wait."""
+    return torch.stack(pending).sum()
+
+
+def if_required(loss: Tensor) -> None:
+    """Backward, unless all that was used is frozen."""
+    if loss.requires_grad:
+        loss.backward()

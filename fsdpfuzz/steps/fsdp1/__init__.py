@@ -1,0 +1,1 @@
+"""What is told to, and read from, ``FullyShardedDataParallel``."""

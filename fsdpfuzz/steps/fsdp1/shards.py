@@ -1,0 +1,43 @@
+"""What a rank holds under fsdp1: parts of flat parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp._common_utils import clean_tensor_name
+
+
+def info(flat: Any, name: str, prefixed: bool) -> Any:
+    """Where this rank's part of a parameter lies: in its unit's flat shard, and in itself.
+
+    ``prefixed`` says that wrappers inside the unit put parts into the names.
+    """
+    names = [clean_tensor_name(fqn) for fqn in flat._fqns] if prefixed else flat._fqns
+    return flat._shard_param_infos[names.index(name)]
+
+
+def value(held: Tensor, info: Any, orig: bool) -> Tensor:
+    """What this rank holds of a parameter.
+
+    ``held`` is what the optimizer has: the flat parameter, or with ``orig`` the original one.
+    """
+    if orig:
+        return held.detach().flatten()
+    return held.detach().narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)
+
+
+def gradient(held: Tensor, info: Any, orig: bool, lacking: bool) -> Tensor:
+    """What this rank holds of its gradient; zeros where it may lack one."""
+    grad: Any = held.grad
+    if lacking and grad is None:
+        grad = torch.zeros_like(held)
+    if orig:
+        return grad.flatten()
+    return grad.narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)
+
+
+def same_part(whole: Tensor, info: Any) -> Tensor:
+    """The same part of the whole tensor."""
+    return whole.flatten().narrow(0, info.intra_param_start_idx or 0, info.numel_in_shard or 0)

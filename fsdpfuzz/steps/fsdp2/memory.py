@@ -1,0 +1,42 @@
+"""Bytes that fsdp2 holds on a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from fsdpfuzz.steps.shards import storage_bytes
+
+
+def fsdp_params(model: nn.Module) -> Iterator[Any]:
+    """FSDP's own records of the parameters that units manage."""
+    for unit in model.modules():
+        if isinstance(unit, FSDPModule):
+            state = unit._get_fsdp_state()
+            # Some versions of torch let a unit have several groups.
+            groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+            for group in filter(None, groups):
+                yield from group.fsdp_params
+
+
+def held_bytes(model: nn.Module) -> int:
+    """Storages of the shards, of parameters that are whole, and of what no unit manages."""
+    tensors: list[Any] = list(model.parameters())
+    for held in fsdp_params(model):
+        tensors += [held.sharded_param, *held.all_gather_outputs]
+        tensors.append(getattr(held, "_unsharded_param", None))
+    return storage_bytes(tensors)
+
+
+def gradient_bytes(model: nn.Module) -> int:
+    """Bytes of gradients on this rank: reduced ones, and those that wait for their reduction."""
+    holders = set(model.parameters())
+    for held in fsdp_params(model):
+        holders |= {held.sharded_param, getattr(held, "_unsharded_param", held.sharded_param)}
+    grads = [held.unsharded_accumulated_grad for held in fsdp_params(model)]
+    grads += [p.grad for p in holders]
+    local = [getattr(grad, "_local_tensor", grad) for grad in grads if grad is not None]
+    return sum(grad.numel() * grad.element_size() for grad in local)

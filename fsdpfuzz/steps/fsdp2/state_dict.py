@@ -1,0 +1,30 @@
+"""State dicts of fsdp2, through ``torch.distributed.checkpoint.state_dict``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._state_dict_utils import _gather_state_dict
+from torch.distributed.checkpoint import state_dict as dcp
+
+
+def save(model: nn.Module, form: str, offload: bool = False) -> dict[str, Any]:
+    """``get_model_state_dict`` in the form asked for."""
+    options = dcp.StateDictOptions(full_state_dict=form == "full", cpu_offload=offload)
+    return dcp.get_model_state_dict(model, options=options)
+
+
+def load(model: nn.Module, form: str, state: dict[str, Any], broadcast: bool = False) -> None:
+    """``set_model_state_dict``; with ``broadcast`` only rank 0 has the state."""
+    full = form == "full"
+    options = dcp.StateDictOptions(full_state_dict=full, broadcast_from_rank0=broadcast)
+    dcp.set_model_state_dict(model, dict(state), options=options)
+
+
+@torch.no_grad()
+def whole(model: nn.Module, form: str, state: dict[str, Any]) -> dict[str, Tensor]:
+    """Whole tensors by the names of the plain model."""
+    gathered: dict[str, Tensor] = _gather_state_dict(state)
+    return gathered

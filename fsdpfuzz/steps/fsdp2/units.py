@@ -1,0 +1,32 @@
+"""The units that fsdp2 made, and whether they are sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._common_utils import clean_tensor_name
+from torch.distributed.tensor import DTensor
+
+
+def units(model: nn.Module) -> Iterator[tuple[str, FSDPModule]]:
+    """FQN in the plain model and module of each."""
+    for name, module in model.named_modules():
+        if isinstance(module, FSDPModule):
+            yield clean_tensor_name(f"{name}.").rstrip("."), module
+
+
+def unsharded(model: nn.Module, unmanaged: Collection[str] = ()) -> list[str]:
+    """Parameters of units that are not registered as DTensors."""
+    found = []
+    for name, p in model.named_parameters():
+        plain = clean_tensor_name(name)
+        if not isinstance(p, DTensor) and plain not in unmanaged:
+            found.append(plain)
+    return found
+
+
+def names(model: nn.Module) -> list[str]:
+    """FQNs of the units, sorted."""
+    return sorted(name for name, _ in units(model))

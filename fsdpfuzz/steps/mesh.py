@@ -1,0 +1,12 @@
+"""The mesh that units are sharded over."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+
+def over_all(device: torch.device) -> DeviceMesh:
+    """All ranks in one dimension."""
+    return dist.init_device_mesh(device.type, (dist.get_world_size(),))  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""The modules that PyTorch has no ready-made class for."""

@@ -1,0 +1,38 @@
+"""What saving and loading takes beside the API's own calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@torch.no_grad()
+def blank(model: nn.Module) -> nn.Module:
+    """The model with every element changed that is saved: zero, or -1 where it was zero."""
+    for tensor in model.state_dict().values():
+        tensor.copy_(torch.where(tensor == 0, -1, 0))
+    return model
+
+
+def broadcast(state: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
+    """Rank 0's full state dict on every rank."""
+    rank = dist.get_rank()
+    forms = [(key, value.shape, value.dtype) for key, value in state.items()]
+    holder: list[Any] = [forms if rank == 0 else None]
+    dist.broadcast_object_list(holder, src=0, device=device)
+    out = {}
+    for key, shape, dtype in holder[0]:
+        tensor = torch.empty(shape, dtype=dtype, device=device)
+        if rank == 0:
+            tensor.copy_(state[key])
+        dist.broadcast(tensor, src=0)
+        out[key] = tensor
+    return out
+
+
+def forms(model: nn.Module) -> dict[str, Any]:
+    """Shape and dtype of each entry of the plain model's state dict."""
+    return {key: (tuple(value.shape), value.dtype) for key, value in model.state_dict().items()}

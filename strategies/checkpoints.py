@@ -1,0 +1,80 @@
+"""Where activations are recomputed or offloaded."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fsdpfuzz.case import TOKENS, Checkpoint, CheckpointKind, Dense, Fsdp1Plan, reentrant_scopes
+from fsdpfuzz.strategies.drawing import Drawing
+
+MAX_CHECKPOINTS = 3
+_KINDS: tuple[CheckpointKind, ...] = ("wrapper", "function", "offload", "function_offload")
+
+
+def draw(d: Drawing) -> None:
+    """Up to three checkpoints, on the same or on other modules than units.
+
+    Shrinks towards none, then towards a non-reentrant ``wrapper`` inside the first unit.
+    """
+    if d.apart or not d.trains:
+        return
+    if d.chance(40, checkpoint=60):
+        place(d, placement(d))
+
+
+def placement(d: Drawing) -> tuple[Checkpoint, ...]:
+    """At least one checkpoint; all recompute in the same way, reentrant or not.
+
+    Reentrant checkpointing gives gradients only where an input requires grad, so there is none
+    behind an embedding that is frozen, and none around tokens. Most of the reentrant ones
+    recompute a whole unit, or what lies in one.
+    """
+    a = d.a
+    reentrant = d.chance(50, fine_tune=10)
+    starts = {p.fqn for place in a.places if place.kind == "embedding" for p in place.parameters}
+    if reentrant and not starts.isdisjoint(a.frozen):
+        reentrant = False
+    kinds = _KINDS if a.fsdp1 or reentrant else (*_KINDS, "composable")
+    paths = [p.path for p in a.places if not reentrant or p.width_in != TOKENS]
+    paths.sort(key=lambda path: path not in a.options)
+    chosen: list[Checkpoint] = []
+    while paths and len(chosen) < MAX_CHECKPOINTS and (not chosen or d.chance(38)):
+        path = paths.pop(d.between(0, len(paths) - 1))
+        kind = d.pick(kinds)
+        around = d.chance(50) and path in a.options and kind != "composable"
+        chosen.append(
+            Checkpoint(
+                path=path,
+                kind=kind,
+                reentrant=reentrant and kind != "offload",
+                side="around" if around or _found_again(d, path) else "inside",
+            )
+        )
+    order = {place.path: i for i, place in enumerate(a.places)}
+    placed = tuple(sorted(chosen, key=lambda checkpoint: order[checkpoint.path]))
+    return placed if d.chance(4) else _calm(d, placed)
+
+
+def place(d: Drawing, placed: tuple[Checkpoint, ...]) -> None:
+    """Puts them into the case, whose inputs require grad if a reentrant one needs it."""
+    data = d.case.inputs
+    if isinstance(data, Dense) and any(c.reentrant for c in placed):
+        d.put(inputs=msgspec.structs.replace(data, requires_grad=True))
+    d.put(checkpoints=placed)
+
+
+def _calm(d: Drawing, placed: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+    """The same, not reentrant where only a part of a unit would be, or the same part twice."""
+    from fsdpfuzz.case import anatomy
+
+    scopes = reentrant_scopes(anatomy(msgspec.structs.replace(d.case, checkpoints=placed)))
+    return tuple(
+        msgspec.structs.replace(c, reentrant=False) if scopes.get(c.path, "whole") != "whole" else c
+        for c in placed
+    )
+
+
+def _found_again(d: Drawing, path: str) -> bool:
+    """Whether classes would find the root once more, inside of what is around it."""
+    plan = d.case.plan
+    return not path and isinstance(plan, Fsdp1Plan) and d.a.places[0].kind in plan.classes

@@ -1,0 +1,119 @@
+"""What all strategies draw with: a case that grows, and choices that are cheap.
+
+A case costs Hypothesis one choice per decision, so decisions are plain integers: building a
+strategy object for each would cost more than training the case. All of them come from one
+strategy, because Hypothesis also makes new cases by copying choices within an old one, and
+replaces a copy that its new place does not permit by the simplest value: with bounds of their
+own, decisions would drift towards "off".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+from hypothesis import strategies as st
+
+from fsdpfuzz.case import Anatomy, CaseSpec, anatomy
+
+T = TypeVar("T")
+
+LOTS = 128
+"""How many values a decision is drawn from; Hypothesis draws so few of them evenly."""
+
+Focus = Literal["parity", "state_dict", "memory", "checkpoint", "fine_tune", "exec_order"]
+Parting = Literal["never", "all", "later", "first"]
+
+_lots = st.integers(0, LOTS - 1)
+
+
+class Draw(Protocol):
+    """What ``@st.composite`` hands to a strategy."""
+
+    def __call__(self, strategy: st.SearchStrategy[T], label: object = None) -> T:
+        """A value of ``strategy``."""
+
+
+@dataclass(slots=True)
+class Drawing:
+    """A case while it is drawn: each dimension puts its part into ``case``, in turn."""
+
+    draw: Draw
+    focus: Focus
+    case: CaseSpec
+    parting: Parting = "never"
+    """Whether ranks take other paths than before: some of them first of all or later, or all."""
+    flat: bool = False
+    """Whether only flat parameters keep the paths' units equally long."""
+    trains: bool = True
+    """Whether the program trains; else it saves and loads only."""
+
+    @property
+    def a(self) -> Anatomy:
+        """What follows from the case as it stands."""
+        return anatomy(self.case)
+
+    @property
+    def apart(self) -> bool:
+        """Whether some ranks take another path than the others."""
+        return self.parting in ("later", "first")
+
+    def put(self, **fields: Any) -> None:
+        """Replaces fields of the case."""
+        self.case = msgspec.structs.replace(self.case, **fields)
+
+    def between(self, low: int, high: int) -> int:
+        """An integer from ``low`` to ``high``, both included. Shrinks towards ``low``."""
+        return low + self.draw(_lots) % (high - low + 1)
+
+    def pick(self, options: Sequence[T]) -> T:
+        """One of ``options``; the first is the simplest. A single one costs no choice."""
+        return options[0] if len(options) == 1 else options[self.draw(_lots) % len(options)]
+
+    def mask(self, size: int) -> list[bool]:
+        """A flag for each of ``size`` things, half of them True. Shrinks towards few True ones.
+
+        Always two choices, and the flags repeat after 14: a model that shrinks must not shift
+        the choices that come after it.
+        """
+        bits = self.draw(_lots) + LOTS * self.draw(_lots)
+        return [bool(bits >> i % 14 & 1) for i in range(size)]
+
+    def chance(self, percent: int, **focused: int) -> bool:
+        """True in about ``percent`` of 100 draws, or as often as the focus has it.
+
+        Shrinks towards False.
+        """
+        often = focused.get(self.focus, percent)
+        return self.draw(_lots) >= LOTS - LOTS * often // 100
+
+
+def all_units(d: Drawing, option: str, value: object) -> None:
+    """Gives an option to all units that have it."""
+    for i in range(len(d.case.plan.units)):
+        one_unit(d, option, value, unit=i)
+
+
+def each_unit(d: Drawing, option: str, value: Callable[[], object]) -> None:
+    """Gives an option the same value in all units, in a quarter of the draws one value each.
+
+    Where ranks part, the units of their paths have to be alike: else their collectives differ.
+    """
+    units = d.case.plan.units
+    if option not in units[0].__struct_fields__:
+        return
+    all_units(d, option, value())
+    if len(units) > 1 and not d.apart and d.chance(25):
+        for i in range(1, len(units)):
+            one_unit(d, option, value(), unit=i)
+
+
+def one_unit(d: Drawing, option: str, value: object, *, unit: int = 0) -> None:
+    """Gives an option to one of the units that the plan lists, if it has the option."""
+    plan = d.case.plan
+    units = list(plan.units)
+    if option in units[unit].__struct_fields__:
+        units[unit] = msgspec.structs.replace(units[unit], **{option: value})
+        d.put(plan=msgspec.structs.replace(plan, units=tuple(units)))

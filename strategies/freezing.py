@@ -1,0 +1,75 @@
+"""Which parameters are frozen, and which the optimizer does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fsdpfuzz.case import Fsdp1Unit, adapter_names
+from fsdpfuzz.strategies.drawing import Drawing
+
+_MASKS = ("none", "none", "units", "random", "alternate", "adapters")
+
+
+def draw(d: Drawing) -> None:
+    """None, whole units, every other parameter, any, all but adapters.
+
+    What is flattened into one parameter is frozen as a whole, but for a few draws: FSDP refuses
+    them. Some used parameter stays trainable unless the inputs require grad; then, rarely, all
+    are frozen. Targets of ties follow their source.
+
+    Shrinks towards no frozen parameter, then towards few of them.
+    """
+    if d.parting != "never":
+        d.put(frozen=other_paths(d) if d.chance(50) else ())
+        return
+    flat = [u for u in d.a.options.values() if isinstance(u, Fsdp1Unit) and not u.use_orig_params]
+    whole = bool(flat) and not d.chance(3)
+    kinds: tuple[str, ...] = ("none", "units") if whole else _MASKS
+    if d.focus == "fine_tune":
+        kinds = tuple(kind for kind in kinds if kind != "none")
+    kind = d.pick(kinds)
+    everything = d.case.inputs.needs_grad() and d.chance(6)
+    free = [p.fqn for p in d.a.distinct]
+    if everything:
+        d.put(frozen=tuple(free))
+        return
+    held = _held(d, kind, free)
+    unused = {p.fqn for p in d.a.parameters if not p.used}
+    sources = {source for target, source in d.a.source.items() if target not in unused}
+    later = set(other_paths(d))
+    used = [n for n in free if (n not in unused or n in sources) and n not in later]
+    if used and held.issuperset(used):
+        owner = d.a.owners[used[-1]]
+        spared = [n for n in used if kind == "units" and d.a.owners[n] == owner] or used[-1:]
+        held -= set(spared)
+    d.put(frozen=tuple(name for name in free if name in held))
+
+
+def _held(d: Drawing, kind: str, free: Sequence[str]) -> set[str]:
+    adapters = adapter_names(d.a)
+    if kind == "none":
+        return set()
+    if kind == "random":
+        return {name for name, held in zip(free, d.mask(len(free)), strict=True) if held}
+    if kind == "adapters" and adapters:
+        return set(free) - adapters
+    if kind == "alternate":
+        first = d.between(0, 1)
+        return {name for i, name in enumerate(free) if i % 2 == 1 - first}
+    units = list(dict.fromkeys(d.a.owners[name] for name in free))
+    held = dict(zip(units, d.mask(len(units)), strict=True))
+    return {name for name in free if held[d.a.owners[name]]}
+
+
+def other_paths(d: Drawing) -> tuple[str, ...]:
+    """What lies in the paths of switches that are not the first."""
+    switches = d.a.switches
+    return tuple(
+        p.fqn
+        for p in d.a.distinct
+        if any(
+            p.fqn.startswith(f"{path}.branches.".lstrip("."))
+            and not p.fqn.startswith(f"{path}.branches.0.".lstrip("."))
+            for path in switches
+        )
+    )

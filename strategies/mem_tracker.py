@@ -1,0 +1,22 @@
+"""Training under ``FSDPMemTracker``."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Backward, Forward, Fsdp2Plan, Op, Step, ZeroGrad
+from fsdpfuzz.strategies.drawing import Drawing
+
+ITERATIONS = (1, 2, 3)
+
+
+def draw(d: Drawing) -> None:
+    """fsdp2 with the root as a unit, through plain iterations. Shrinks towards no tracker."""
+    wanted = d.chance(2, memory=60)
+    whole = isinstance(d.case.plan, Fsdp2Plan) and "" in d.a.options and d.trains
+    if not wanted or not whole or d.case.twins or d.parting != "never":
+        return
+    if any(not c.path and c.side == "around" for c in d.case.checkpoints):
+        return
+    iteration: tuple[Op, ...] = (Forward(), Backward(), Step())
+    if d.chance(60):
+        iteration = (*iteration, ZeroGrad())
+    d.put(program=iteration * d.pick(ITERATIONS), probes=("mem_tracker",))

@@ -1,0 +1,9 @@
+"""Backward."""
+
+from __future__ import annotations
+
+from fsdpfuzz.strategies.operations.program import Program
+
+
+def draw(program: Program) -> None:
+    """Every iteration has one already; `forward` adds those of further micro-batches."""

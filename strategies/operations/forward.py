@@ -1,0 +1,52 @@
+"""Forwards without a backward, and several before one."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Backward, Forward, Op
+from fsdpfuzz.strategies.operations.program import Program
+
+MAX_MICRO_BATCHES = 3
+
+
+def draw(program: Program) -> None:
+    """Micro-batches, with and without ``no_sync``; lone forwards between iterations.
+
+    Shrinks towards one forward for each backward.
+    """
+    if program.d.apart:
+        return
+    _accumulated(program)
+    _alone(program)
+
+
+def _accumulated(program: Program) -> None:
+    """All micro-batches of a step but its last may leave gradients unreduced."""
+    d = program.d
+    if not d.chance(31):
+        return
+    synced, joined = not d.chance(50), d.chance(15)
+    for iteration in program.iterations:
+        for _ in range(d.between(0, MAX_MICRO_BATCHES - 1)):
+            # Forwards before one backward either all reduce or none does.
+            early: list[Op] = [Forward()] if joined else [Forward(sync=synced), Backward()]
+            iteration[:0] = early
+
+
+def _alone(program: Program) -> None:
+    """As an evaluation does: of the root, or of a unit below it once the root has run."""
+    d = program.d
+    for i, gap in enumerate(program.gaps):
+        if not d.chance(6, fine_tune=25, exec_order=25):
+            continue
+        dropped = d.chance(40)
+        lone = Forward(drop=True) if dropped else Forward(grad=False)
+        if i and not dropped and d.chance(12):
+            lone = Forward(grad=False, target=_target(program))
+        gap += [lone] * d.between(1, 2)
+
+
+def _target(program: Program) -> str:
+    """A unit that takes what the inputs are."""
+    a = program.d.a
+    fit = [path for path in a.units if a.by_path[path].width_in == a.width_in]
+    return program.d.pick(fit or [""])

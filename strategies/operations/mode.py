@@ -1,0 +1,23 @@
+"""Train mode and eval mode."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Forward, Mode
+from fsdpfuzz.strategies.operations.program import Program
+
+
+def draw(program: Program) -> None:
+    """Around lone forwards, and now and then for a whole iteration. Shrinks towards none."""
+    d = program.d
+    if d.apart:
+        return
+    for gap in program.gaps:
+        lone = [i for i, op in enumerate(gap) if isinstance(op, Forward)]
+        if lone and d.chance(50):
+            gap[lone[0] : lone[-1] + 1] = [
+                Mode(train=False),
+                *gap[lone[0] : lone[-1] + 1],
+                Mode(train=True),
+            ]
+    if program.iterations and d.chance(3):
+        program.gaps[-2].append(Mode(train=False))

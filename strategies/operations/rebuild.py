@@ -1,0 +1,37 @@
+"""A training that is saved to disk and taken up again under another plan."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import msgspec
+
+from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, foreseen_rejections
+from fsdpfuzz.strategies import wrap
+from fsdpfuzz.strategies.drawing import Drawing, all_units
+from fsdpfuzz.strategies.operations.program import Program
+
+
+def draw(program: Program) -> None:
+    """Once, between two iterations or after the last. Shrinks towards none."""
+    d = program.d
+    if d.parting != "never" or d.a.switches or not d.trains or not d.chance(3, state_dict=12):
+        return
+    if any(p.node is not None and p.node.loses_state() for p in d.a.places):
+        return
+    d.pick(program.gaps[1:]).append(Rebuild(plan=_other_plan(d)))
+
+
+def _other_plan(d: Drawing) -> Plan:
+    """Any that FSDP takes for what is frozen by now; else the one that there is."""
+    other = Drawing(d.draw, d.focus, msgspec.structs.replace(d.case, program=()))
+    wrap.draw(other)
+    first = d.case.plan.units[0]
+    for option in OPTIONS:
+        if option.free:
+            import_module(f"fsdpfuzz.strategies.units.{option.name}").draw(other)
+        elif option.has(first):
+            all_units(other, option.name, getattr(first, option.name))
+    covered = None not in other.a.owners.values()
+    refused = foreseen_rejections(anatomy(other.case))
+    return other.case.plan if covered and not refused else d.case.plan

@@ -1,0 +1,28 @@
+"""Freezing and unfreezing between iterations."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import RequiresGrad
+from fsdpfuzz.strategies.freezing import other_paths
+from fsdpfuzz.strategies.operations.program import Program
+
+
+def draw(program: Program) -> None:
+    """The parameters of one unit at a time, all that it manages. Shrinks towards none."""
+    d = program.d
+    if d.parting != "never" or not d.chance(4, fine_tune=40):
+        return
+    frozen = set(d.case.frozen)
+    groups = [[p.fqn for p in group] for group in d.a.managed.values()]
+    used = set(d.a.canonical_names([p.fqn for p in d.a.parameters if p.used]))
+    used.difference_update(other_paths(d))  # Nothing ever flips the switch.
+    for gap in program.between:
+        if not d.chance(70):
+            continue
+        group = d.pick(groups)
+        value = frozen.issuperset(group)
+        changed = frozen.difference(group) if value else frozen.union(group)
+        if changed.issuperset(used) and not d.case.inputs.needs_grad():
+            continue
+        frozen = changed
+        gap.append(RequiresGrad(parameters=tuple(group), value=value))

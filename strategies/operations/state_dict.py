@@ -1,0 +1,33 @@
+"""Saving and loading a state dict."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fsdpfuzz.case import StateDict
+from fsdpfuzz.strategies.operations.program import Program
+
+MAX_STATES = 2
+Form = Literal["full", "sharded", "local"]
+
+
+def draw(program: Program) -> None:
+    """One or two, in any gap: of the form, on the ranks and on the device that FSDP offers.
+
+    Shrinks towards none; in a program without training, towards one full state dict.
+    """
+    d = program.d
+    if d.parting != "never" or (d.trains and not d.chance(6, state_dict=95)):
+        return
+    forms: tuple[Form, ...] = ("full", "sharded", "local") if d.a.fsdp1 else ("full", "sharded")
+    if any(getattr(unit, "use_orig_params", False) for unit in d.a.options.values()):
+        forms = forms if d.chance(3) else ("full", "sharded")
+    for _ in range(d.between(1, MAX_STATES)):
+        form = d.pick(forms)
+        offload = d.chance(3 if d.a.fsdp1 and form == "full" else 25)
+        asked = StateDict(
+            form=form,
+            rank0_only=d.chance(25) and form == "full",
+            cpu_offload=offload,
+        )
+        d.pick(program.gaps).append(asked)

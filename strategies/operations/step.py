@@ -1,0 +1,14 @@
+"""Steps of the optimizer."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Step
+from fsdpfuzz.strategies.operations.program import Program
+
+
+def draw(program: Program) -> None:
+    """One after each iteration; in few programs none. Shrinks towards one after each."""
+    if program.d.chance(4, exec_order=25) and program.d.parting == "never":
+        return
+    for iteration in program.iterations:
+        iteration.append(Step())

@@ -1,0 +1,22 @@
+"""The optimizer."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Optimizer, Step
+from fsdpfuzz.strategies.drawing import Drawing
+
+
+def draw(d: Drawing) -> None:
+    """SGD with momentum in most draws, because Adam hides a wrong gradient scale.
+
+    Shrinks towards SGD with momentum, ``foreach`` left to PyTorch.
+    """
+    name = d.pick(("sgd", "sgd", "sgd", "sgd", "adam", "adamw"))
+    foreach = d.pick((None, None, False, True))
+    momentum = d.pick((0.9, 0.9, 0.0))  # drawn for all: fewer choices would look simpler
+    if d.trains and not any(isinstance(op, Step) for op in d.case.program):
+        d.put(optimizer=None)
+    elif name == "sgd":
+        d.put(optimizer=Optimizer(momentum=momentum, foreach=foreach))
+    else:
+        d.put(optimizer=Optimizer(name=name, lr=0.01, foreach=foreach))  # type: ignore[arg-type]

@@ -1,0 +1,101 @@
+"""The one space of cases, and the order in which its dimensions are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import get_args
+
+from hypothesis import strategies as st
+
+from fsdpfuzz.case import (
+    DIMENSIONS,
+    Api,
+    CaseSpec,
+    Dense,
+    Dimension,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Option,
+)
+from fsdpfuzz.errors import ContractError, UsageError
+from fsdpfuzz.strategies.drawing import Draw, Drawing, Focus
+
+FOCUSES: tuple[Focus, ...] = get_args(Focus)
+"""What drawing can look at most: the properties."""
+_HERE = "fsdpfuzz.strategies"
+
+Part = Callable[[Drawing], None]
+
+
+def cases(
+    *,
+    focus: Focus = "parity",
+    apis: Sequence[str] = ("fsdp1", "fsdp2"),
+    world_sizes: Sequence[int] = (2,),
+) -> st.SearchStrategy[CaseSpec]:
+    """Cases of the given APIs and world sizes, which ``fsdpfuzz.case.check`` accepts.
+
+    All dimensions are drawn together, whatever the ``focus``. Some cases ask for what FSDP
+    documents to refuse, and some can show what is known of it: `fsdpfuzz.loop` runs few of these.
+
+    Shrinks towards one ``Linear(out=1, bias=False)`` on inputs of shape ``(1, 1)``, the first
+    API and world size, the root as the only unit with PyTorch's defaults, one forward, backward
+    and step of SGD.
+
+    Raises :class:`UsageError` for a focus, an API or a world size that is unknown.
+    """
+    if focus not in FOCUSES:
+        raise UsageError(f"focus={focus!r}: name one of {', '.join(FOCUSES)}")
+    if not apis or not set(apis) <= {"fsdp1", "fsdp2"}:
+        raise UsageError(f"apis={list(apis)}: name fsdp1, fsdp2 or both")
+    if not world_sizes or not all(1 <= size <= 8 for size in world_sizes):
+        raise UsageError(f"world_sizes={list(world_sizes)}: name sizes from 1 to 8")
+    return _cases(focus, tuple(apis), tuple(world_sizes))  # type: ignore[arg-type]
+
+
+@st.composite
+def _cases(
+    draw: Draw, focus: Focus, apis: tuple[Api, ...], world_sizes: tuple[int, ...]
+) -> CaseSpec:
+    d = Drawing(draw, focus, _simplest("fsdp1", 1))
+    d.case = _simplest(d.pick(apis), d.pick(world_sizes))
+    for part in _parts():
+        part(d)
+    d.put(seed=d.between(0, 127))
+    return d.case
+
+
+def _simplest(api: Api, world_size: int) -> CaseSpec:
+    plan = (
+        Fsdp1Plan(units=(Fsdp1Unit(path=""),))
+        if api == "fsdp1"
+        else Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+    )
+    model, data = Linear(out=1, bias=False), Dense(width=1, batch=1)
+    return CaseSpec(world_size=world_size, model=model, inputs=data, plan=plan, program=())
+
+
+@cache
+def _parts() -> tuple[Part, ...]:
+    """How each dimension is drawn, in their order. :class:`ContractError` if one lacks a file."""
+    return tuple(part_of(dimension) for dimension in DIMENSIONS if dimension.drawn)
+
+
+def part_of(dimension: Dimension) -> Part:
+    """The ``draw`` in the file that has the dimension's name."""
+    room = "units." if isinstance(dimension, Option) else ""
+    return part_named(f"{room}{dimension.name}")
+
+
+def part_named(name: str) -> Part:
+    """The ``draw`` in a file of this folder; :class:`ContractError` without one."""
+    try:
+        part: Part = import_module(f"{_HERE}.{name}").draw
+    except (ModuleNotFoundError, AttributeError):
+        raise ContractError(f"strategies/{name.replace('.', '/')}.py has no draw()") from None
+    return part

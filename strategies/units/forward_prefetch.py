@@ -1,0 +1,11 @@
+"""``forward_prefetch``."""
+
+from __future__ import annotations
+
+from fsdpfuzz.strategies.drawing import Drawing, each_unit
+
+
+def draw(d: Drawing) -> None:
+    """Either, mostly the same in all units; none where ranks part. Shrinks towards False."""
+    if not d.apart:
+        each_unit(d, "forward_prefetch", lambda: d.chance(40))

@@ -1,0 +1,31 @@
+"""Ignored modules."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Fsdp1Plan, within
+from fsdpfuzz.strategies.drawing import Drawing, one_unit
+
+
+def draw(d: Drawing) -> None:
+    """One module that holds no unit, where nothing is trained: FSDP does not synchronise it.
+
+    Shrinks towards none.
+    """
+    if d.trains or d.case.ties or not d.chance(50):
+        return
+    plan, units = d.case.plan, d.a.units
+    listed = [unit.path for unit in plan.units]
+    by_policy = isinstance(plan, Fsdp1Plan) and plan.wrap != "nested"
+    i = listed.index("") if by_policy else d.between(0, len(listed) - 1)
+    inner = [
+        place.path
+        for place in d.a.places
+        if place.path != listed[i]
+        and within(place.path, listed[i])
+        and not any(within(unit, place.path) for unit in units)
+    ]
+    before = d.case
+    if inner:
+        one_unit(d, "ignored", (d.pick(inner),), unit=i)
+    if not any(owner is not None for owner in d.a.owners.values()):
+        d.case = before

@@ -1,0 +1,15 @@
+"""``reshard_after_forward``."""
+
+from __future__ import annotations
+
+from fsdpfuzz.strategies.drawing import Drawing, each_unit
+
+
+def draw(d: Drawing) -> None:
+    """Any, mostly the same in all units; a number divides the ranks. Shrinks towards None."""
+    size = d.case.world_size
+    sizes = tuple(n for n in range(1, size + 1) if size % n == 0)
+    values: tuple[bool | int | None, ...] = (None, None, True, False, *sizes)
+    if d.parting != "never":
+        values = (None, True, False)
+    each_unit(d, "reshard_after_forward", lambda: d.pick(values))

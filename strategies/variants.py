@@ -1,0 +1,48 @@
+"""Other ways to run the training, which must come to the same result."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fsdpfuzz.case import Checkpoint, Dense, RequiresGrad, Variant, mixed_units
+from fsdpfuzz.strategies import checkpoints
+from fsdpfuzz.strategies.drawing import Drawing
+
+_NAMES = ("first", "second")
+
+
+def draw(d: Drawing) -> None:
+    """The same with other checkpoints, or with what is frozen held out of the optimizer instead.
+
+    Shrinks towards none, then towards one that recomputes the root.
+    """
+    if d.apart or not d.trains:
+        return
+    if d.chance(5, checkpoint=90):
+        _recomputed(d)
+    elif d.chance(5, fine_tune=60):
+        _held_out(d)
+
+
+def _recomputed(d: Drawing) -> None:
+    """One of the variants keeps all activations, unless the case itself does."""
+    case = d.case
+    forms: list[tuple[Checkpoint, ...]] = [()] if case.checkpoints else [checkpoints.placement(d)]
+    if d.chance(40):
+        forms.append(checkpoints.placement(d))
+    if isinstance(case.inputs, Dense) and any(c.reentrant for form in forms for c in form):
+        d.put(inputs=msgspec.structs.replace(case.inputs, requires_grad=True))
+    forms = [form for form in dict.fromkeys(forms) if form != case.checkpoints]
+    found = (Variant(name=n, checkpoints=f) for n, f in zip(_NAMES, forms, strict=False))
+    d.put(twins=tuple(found))
+
+
+def _held_out(d: Drawing) -> None:
+    """Only where what is frozen stays so: what is thawed on the way trains in one of them."""
+    case = d.case
+    changes = d.parting != "never" or any(
+        isinstance(op, RequiresGrad) or op.joins_gradients for op in case.program
+    )
+    reentrant = any(c.reentrant for c in case.checkpoints)
+    if case.frozen and not changes and not reentrant and not mixed_units(d.a):
+        d.put(twins=(Variant(name="held_out", frozen=(), held_out=case.frozen),))

@@ -1,0 +1,140 @@
+"""Every command and every snippet of the README, run. Real ranks, on gloo, with fewer cases."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fsdpfuzz.corpus import Entry, Found, write_entry
+from fsdpfuzz.known import Known
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+COMMANDS = [
+    line.partition("#")[0].strip()
+    for language, block in BLOCKS
+    if language == "sh"
+    for line in block.splitlines()
+]
+# In running text, too: whatever begins as a command does.
+COMMANDS += [
+    text
+    for text in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", README, flags=re.M | re.S))
+    if re.match(r"(fsdpfuzz|pytest|make) ", text) and text not in COMMANDS
+]
+KNOWN = "fsdp2-recomputed-quiet-unit"
+"""A defect of every torch that is supported here, quick to run; here it is a new finding."""
+FEWER = {
+    r"--max-examples \d+": "--max-examples 3",
+    r"--max-seconds \d+": "--max-seconds 5 --max-examples 3",
+    r"--world-size 4$": "--world-size 4 --max-examples 3",
+    r"--json run.json --junit run.xml": r"\g<0> --max-examples 3",
+    r"fsdpfuzz run$": r"\g<0> --max-examples 3",
+    r"--profile dev$": r"\g<0> --max-examples 3",
+    r"fsdpfuzz-dev": "fsdpfuzz-smoke -k test_parity",
+    r"-k documents": "-k 'documents and test_fine_tune and parity'",
+}
+"""What makes a command shorter."""
+CODES = {
+    "fsdpfuzz replay": (1,),
+    "fsdpfuzz repro CASE.json -o": (1,),
+    "fsdpfuzz run": (0, 1),
+    "pytest": (0, 1),
+}
+"""Exit codes by how a command begins; 0 for all others."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a case that fails, a corpus, and no known defect."""
+    (tmp_path / "corpus/known").mkdir(parents=True)
+    seeds = ROOT / "corpus/seeds"
+    for path in sorted(seeds.glob("002-*.json"))[:2]:
+        (tmp_path / "corpus" / path.name).write_bytes(path.read_bytes())
+    known = Known.load(ROOT / "corpus/known")
+    case, finding = known.minimal(KNOWN), known.defects[KNOWN].finding
+    found = Found(
+        key=finding.key,
+        message=finding.message,
+        finding=finding,
+        property="parity",
+        torch="2.13.0",
+        backend="gloo",
+        world_size=case.world_size,
+        date="2026-11-20",
+        seed=1,
+    )
+    write_entry(tmp_path / "CASE.json", Entry(case=case, found=found))
+    return tmp_path
+
+
+def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    for pattern, shorter in FEWER.items():
+        command = re.sub(pattern, shorter, command)
+    program, *arguments = shlex.split(command)
+    module = [sys.executable, "-m", program, *arguments]
+    if program == "make":
+        module, folder = ["make", "--dry-run", *arguments], ROOT
+    environ = {k: v for k, v in os.environ.items() if k not in ("CI", "GITHUB_ACTIONS")}
+    environ |= {"PYTHONPATH": str(ROOT), "FSDPFUZZ_BACKEND": "gloo"}
+    if program == "pytest" or arguments[:1] == ["run"]:
+        # What they find otherwise takes long to reduce.
+        environ["FSDPFUZZ_KNOWN"] = str(ROOT / "corpus/known")
+    return subprocess.run(
+        module,
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def test_it_is_short() -> None:
+    assert README.count("\n") < 120
+    assert len(COMMANDS) > 20
+    assert {language for language, _ in BLOCKS} == {"sh", "python"}
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
+def test_a_command(command: str, folder: Path) -> None:
+    if command == "fsdpfuzz corpus known check":
+        assert shell("fsdpfuzz corpus known add CASE.json", folder).returncode == 0
+    done = shell(command, folder)
+    codes = next((c for start, c in CODES.items() if command.startswith(start)), (0,))
+    assert done.returncode in codes, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert "No such" not in done.stderr
+
+
+def test_the_snippet_is_a_test(folder: Path) -> None:
+    (snippet,) = [block for language, block in BLOCKS if language == "python"]
+    (folder / "test_mine.py").write_text(snippet.replace("50", "5"))
+    done = shell("pytest test_mine.py -p no:cacheprovider", folder)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert re.search(r"^5 cases: |^\d+ cases: .*[1-9]\d* failed$", done.stdout, re.MULTILINE)
+    strategy = re.search(r"fsdpfuzz\.strategies\.cases\(.*?\)\)", snippet)
+    assert strategy is not None
+    text = snippet.replace('"memory"', strategy[0]).replace("50", "3")
+    (folder / "test_mine.py").write_text("import fsdpfuzz.strategies\n" + text)
+    done = shell("pytest test_mine.py -p no:cacheprovider", folder)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert "fsdp1" not in done.stdout
+    assert re.search(r"^\d+ cases: ", done.stdout, re.MULTILINE)
+
+
+def test_the_table_of_profiles_is_right() -> None:
+    from fsdpfuzz.loop import PROFILES
+
+    rows = re.findall(r"^\| (\w+) \| (\d+) \|", README, re.MULTILINE)
+    assert {name: int(cases) for name, cases in rows} == {
+        name: profile.max_examples for name, profile in PROFILES.items()
+    }

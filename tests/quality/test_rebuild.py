@@ -1,0 +1,130 @@
+"""A training that is saved, rebuilt under another plan and loaded goes on in parity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Checkpoint,
+    Dense,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Optimizer,
+    Plan,
+    Rebuild,
+    RequiresGrad,
+    Sequential,
+    StateDict,
+    Step,
+    ZeroGrad,
+)
+from fsdpfuzz.invariants import judge
+from fsdpfuzz.pool import Pool
+from fsdpfuzz.repro import Context, render, verify
+from fsdpfuzz.verdict import Verdict
+
+ROOT1 = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
+NESTED1 = Fsdp1Plan(
+    units=tuple(
+        Fsdp1Unit(path=path, use_orig_params=True, sharding="SHARD_GRAD_OP") for path in ("", "1")
+    )
+)
+ROOT2 = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+NESTED2 = Fsdp2Plan(
+    units=(
+        Fsdp2Unit(path=""),
+        Fsdp2Unit(path="0"),
+        Fsdp2Unit(path="1", reshard_after_forward=False),
+    )
+)
+TRAIN = (Forward(), Backward(), Step(), ZeroGrad())
+CONTEXT = Context(torch="", backend="gloo", environment=())
+
+
+def case(before: Plan, after: Plan, **fields: object) -> CaseSpec:
+    program = (*TRAIN, Rebuild(plan=after), *TRAIN, StateDict(form="sharded"), *TRAIN)
+    given = {"optimizer": Optimizer(), "program": program, **fields}
+    return CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Linear(out=4), Linear(out=3))),
+        inputs=Dense(width=3),
+        plan=before,
+        **given,  # type: ignore[arg-type]
+    )
+
+
+CASES = {
+    "fsdp1 to nested": case(ROOT1, NESTED1),
+    "fsdp1 to the root": case(NESTED1, ROOT1, optimizer=Optimizer(name="adam", lr=0.01)),
+    "fsdp2 to nested": case(ROOT2, NESTED2, optimizer=Optimizer(name="adamw", lr=0.01)),
+    "fsdp2 to the root": case(NESTED2, ROOT2, checkpoints=(Checkpoint(path="1", side="around"),)),
+    "fsdp2 after thawing": case(
+        NESTED2,
+        NESTED2,
+        frozen=("1.weight", "1.bias"),
+        program=(
+            *TRAIN,
+            RequiresGrad(parameters=("1.weight", "1.bias"), value=True),
+            *TRAIN,
+            Rebuild(plan=ROOT2),
+            *TRAIN,
+        ),
+    ),
+}
+
+
+def verdict(example: CaseSpec, plant: str | None = None) -> Verdict:
+    with Pool(2, "gloo", plant=plant) as pool:
+        return judge(example, pool.run(example))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_goes_on_in_parity(name: str) -> None:
+    assert verdict(CASES[name]).status == "passed"
+
+
+PLANTED = (
+    ("loses_the_momentum", "fsdp1"),
+    ("loses_the_momentum", "fsdp2"),
+    # fsdp2's load reads into the very shards of the model, so there is nothing left to set.
+    ("loads_stale_weights", "fsdp1"),
+    ("halves_what_it_saves", "fsdp2"),
+)
+
+
+@pytest.mark.parametrize(("plant", "api"), PLANTED)
+def test_what_is_lost_on_the_way_is_found(plant: str, api: str) -> None:
+    example = CASES[f"{api} to nested"]
+    if plant == "loses_the_momentum":
+        example = case(example.plan, example.plan)
+    found = verdict(example, f"tests.quality.planted_rebuild:{plant}").findings
+    rebuilt = next(i for i, op in enumerate(example.program) if isinstance(op, Rebuild))
+    assert found
+    assert min(finding.op for finding in found) > rebuilt
+
+
+def test_a_script_shows_what_a_wrong_plan_of_the_new_model_would_do(tmp_path: Path) -> None:
+    """The finding names the unit of the new plan, and the script says that it does not show."""
+    example = CASES["fsdp2 to nested"]
+    plant = "tests.quality.planted_rebuild:halves_what_it_saves"
+    finding = next(f for f in verdict(example, plant).findings if f.invariant == "output_parity")
+    script = tmp_path / "repro.py"
+    script.write_text(render(example, finding, CONTEXT))
+    assert "get_optimizer_state_dict" in script.read_text()
+    assert verify(script, 2, "gloo", finding).outcome == "not reproduced"
+
+
+def test_findings_behind_it_name_units_of_the_new_plan() -> None:
+    plant = "tests.quality.planted_rebuild:loses_the_momentum"
+    found = verdict(case(ROOT2, NESTED2), plant).findings
+    named = [finding for finding in found if finding.invariant == "param_parity"]
+    assert named
+    assert {finding.unit for finding in named} <= {"0", "1"}

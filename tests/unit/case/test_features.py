@@ -1,0 +1,158 @@
+"""A case, a unit and a parameter in short texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdpfuzz.case import (
+    FEATURES,
+    PARAMETER_FEATURES,
+    UNIT_FEATURES,
+    Backward,
+    CaseSpec,
+    Checkpoint,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Idle,
+    Linear,
+    Lora,
+    Repeat,
+    RequiresGrad,
+    Sequential,
+    Step,
+    Tie,
+    Variant,
+    anatomy,
+    features,
+    parameter_features,
+    unit_features,
+)
+from tests.unit.case.saved import documents, saved
+from tests.unit.case.test_units import fsdp1, fsdp2, make
+
+TIE = Tie(source="0.weight", target="1.0.weight")
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (make(fsdp1("")), {"api": "fsdp1", "units": "1", "nesting": "flat", "wrap": "nested"}),
+        (make(fsdp2("", "1")), {"units": "2", "nesting": "root", "bare_unit": "off"}),
+        (make(fsdp2("", "1", "1.0")), {"units": "3+", "nesting": "deep"}),
+        (make(fsdp2("0", "1", "2")), {"root": "open", "nesting": "flat", "one_element": "on"}),
+        (
+            make(fsdp2("", "0"), frozen=("0.weight", "0.bias")),
+            {"freeze": "some", "frozen_unit": "on", "mixed_unit": "off"},
+        ),
+        (make(fsdp2("", "0"), frozen=("0.bias",)), {"mixed_unit": "on", "frozen_unit": "off"}),
+        (make(fsdp2("", "1"), ties=(TIE,)), {"tied": "nested"}),
+        (make(fsdp2("0", "1", "2"), ties=(TIE,)), {"tied": "across units"}),
+        (make(fsdp2(""), ties=(TIE,)), {"tied": "within unit"}),
+        (
+            make(fsdp2("", "1"), checkpoints=(Checkpoint(path="1", side="around"),)),
+            {"checkpoint": "wrapper-around", "recomputed_unit": "on"},
+        ),
+        (
+            make(fsdp2(""), checkpoints=(Checkpoint(path="1", reentrant=True),)),
+            {"checkpoint": "wrapper-reentrant-within", "recomputed_unit": "off"},
+        ),
+        (make(fsdp2(""), model=Repeat(body=Linear(out=4), no_grad="body")), {"reused": "no_grad"}),
+        (make(fsdp2(""), world_size=4), {"world_size": "4", "empty_shard": "on"}),
+        (make(fsdp2(""), world_size=3), {"uneven": "on"}),
+        (make(fsdp2("", "2")), {"single_element_unit": "on", "unit_without_gradient": "off"}),
+        (
+            make(fsdp2("", "0"), frozen=("0.weight", "0.bias")),
+            {"unit_without_gradient": "on", "single_element_unit": "off"},
+        ),
+        (
+            make(fsdp1("", "0", sharding="SHARD_GRAD_OP"), frozen=("0.weight", "0.bias")),
+            {"kept_without_gradient": "on"},
+        ),
+        (make(fsdp2("", "0"), program=(Forward(target="0"),)), {"uncalled_unit": "on"}),
+        (make(fsdp2("0"), model=Sequential(children=(Idle(),))), {"identity_unit": "on"}),
+        (make(fsdp2(""), twins=(Variant(name="other", frozen=()),)), {"variants": "frozen"}),
+    ],
+)
+def test_features(case: CaseSpec, expected: dict[str, str]) -> None:
+    found = features(case)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_features_of_the_other_api_are_left_out() -> None:
+    assert "sharding" not in features(make(fsdp2("")))
+    assert "reshard_after_forward" not in features(make(fsdp1("")))
+
+
+def test_adapters_are_recognised() -> None:
+    model = Sequential(children=(Lora(out=4, bias=False), Linear(out=4, bias=False)))
+    case = make(fsdp2(""), model=model, frozen=("0.base.weight", "1.weight"))
+    assert features(case)["freeze"] == "adapters"
+
+
+def test_a_change_after_a_lone_forward_is_told_apart() -> None:
+    thaw = RequiresGrad(parameters=("0.bias",), value=False)
+    trained = make(fsdp2(""), program=(Forward(), Backward(), thaw, Step()))
+    lone = make(fsdp2(""), program=(Forward(grad=False), thaw))
+    assert features(trained)["refrozen"] == "yes"
+    assert features(lone)["refrozen"] == "after lone forward"
+    assert features(make(fsdp2("")))["refrozen"] == "no"
+
+
+def test_features_of_a_unit() -> None:
+    root, inner = Fsdp2Unit(path=""), Fsdp2Unit(path="1", reshard_after_forward=False)
+    case = make(
+        Fsdp2Plan(units=(root, inner)),
+        frozen=("1.0.weight",),
+        checkpoints=(Checkpoint(path="1", side="around"),),
+        program=(Forward(),),
+    )
+    found = unit_features(anatomy(case), "1")
+    expected = {
+        "root": "inner",
+        "freeze": "some",
+        "recomputed": "around",
+        "elements": "many",
+        "gradient": "on",
+        "called": "on",
+    }
+    assert {name: found[name] for name in expected} == expected
+    other = unit_features(anatomy(case), "")
+    assert (other["root"], other["recomputed"], other["freeze"]) == ("model", "no", "none")
+    assert found["reshard_after_forward"] != other["reshard_after_forward"]
+
+
+def test_features_of_a_unit_of_the_other_api_are_left_out() -> None:
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""), Fsdp1Unit(path="1", sharding="NO_SHARD")))
+    found = unit_features(anatomy(make(plan)), "1")
+    assert found["sharding"] == "NO_SHARD"
+    assert "reshard_after_forward" not in found
+
+
+def test_features_of_a_parameter() -> None:
+    a = anatomy(make(fsdp2("", "1"), world_size=3, ties=(TIE,), frozen=("0.weight",)))
+    weight = parameter_features(a, "0.weight")
+    assert (weight["frozen"], weight["tied"], weight["rows"]) == ("on", "nested", "uneven")
+    gain = parameter_features(a, "2.gain")
+    assert (gain["frozen"], gain["tied"], gain["rows"], gain["used"]) == ("off", "no", "few", "on")
+
+
+@pytest.mark.parametrize("name", documents())
+def test_saved_cases_have_values_that_are_listed(name: str) -> None:
+    """Values that are not listed beforehand are numbers and joined words, of few features."""
+    case = saved(name)
+    a = anatomy(case)
+    told = [(FEATURES, features(case))]
+    told += [(UNIT_FEATURES, unit_features(a, path)) for path in a.units]
+    told += [(PARAMETER_FEATURES, parameter_features(a, p.fqn)) for p in a.parameters[:4]]
+    for known, found in told:
+        for feature, value in found.items():
+            listed = known[feature].values
+            assert not listed or value in listed or feature in OPEN, (feature, value)
+            assert case.api in known[feature].apis, feature
+
+
+OPEN = {"checkpoint", "steps", "variants"}
+"""Features that have more values than are listed, or as many as one likes."""

@@ -1,0 +1,116 @@
+"""What a case must not ask of state dicts, targets and probes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Checkpoint,
+    Dense,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Mode,
+    Sequential,
+    StateDict,
+    Step,
+    Variant,
+    anatomy,
+    check,
+    features,
+)
+from fsdpfuzz.errors import CaseError
+
+FSDP1 = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
+FSDP2 = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+CASE = CaseSpec(
+    world_size=2,
+    model=Sequential(children=(Linear(out=3), Linear(out=2))),
+    inputs=Dense(width=3),
+    plan=FSDP2,
+    program=(Forward(), Backward(), Step()),
+)
+
+
+def refused(**changes: object) -> str:
+    with pytest.raises(CaseError) as caught:
+        check(msgspec.structs.replace(CASE, **changes))
+    return str(caught.value)
+
+
+def test_local_state_is_fsdp1s() -> None:
+    local = (StateDict(form="local"),)
+    check(msgspec.structs.replace(CASE, plan=FSDP1, program=local))
+    assert "$.program[0].form" in refused(program=local)
+    variants = (Variant(name="other", plan=FSDP2),)
+    said = refused(plan=FSDP1, program=local, twins=variants)
+    assert "fsdp2 has no form='local'" in said
+    assert "$.twins[0].program[0].form" in said
+
+
+def test_only_a_full_state_is_for_one_rank() -> None:
+    program = (StateDict(form="sharded", rank0_only=True),)
+    assert "$.program[0].rank0_only" in refused(program=program)
+
+
+def test_a_target_exists_and_takes_the_inputs() -> None:
+    check(msgspec.structs.replace(CASE, program=(Forward(target="1"), Backward())))
+    assert "no module '7'" in refused(program=(Forward(target="7"),))
+    narrow = Sequential(children=(Linear(out=5), Linear(out=2)))
+    assert "takes width 5" in refused(model=narrow, program=(Forward(target="1"),))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plan": FSDP1},
+        {"plan": Fsdp2Plan(units=(Fsdp2Unit(path="0"),))},
+        {"twins": (Variant(name="other", plan=FSDP2),)},
+        {"checkpoints": (Checkpoint(path="", side="around"),)},
+        {"program": (Mode(train=False), Forward(), Backward())},
+        {"program": (Forward(grad=False),)},
+    ],
+)
+def test_the_tracker_wants_a_plain_fsdp2_run(changes: dict[str, object]) -> None:
+    check(msgspec.structs.replace(CASE, probes=("mem_tracker",)))
+    assert "mem_tracker" in refused(probes=("mem_tracker",), **changes)
+
+
+@pytest.mark.parametrize(
+    ("variants", "path"),
+    [
+        ((Variant(name="case"),), "$.twins[0].name"),
+        ((Variant(name="a"), Variant(name="a")), "$.twins[1].name"),
+        ((Variant(name="a", held_out=("7.weight",)),), "$.twins[0].held_out[0]"),
+        ((Variant(name="a", checkpoints=(Checkpoint(path="7"),)),), "$.twins[0].checkpoints[0]"),
+    ],
+)
+def test_a_variant_has_a_name_of_its_own_and_is_a_sound_case(
+    variants: tuple[Variant, ...], path: str
+) -> None:
+    assert path in refused(twins=variants)
+
+
+def test_classes_make_no_units_of_ignored_modules() -> None:
+    plan = Fsdp1Plan(
+        units=(Fsdp1Unit(path="", ignored=("0",)),), wrap="module_classes", classes=("linear",)
+    )
+    assert anatomy(msgspec.structs.replace(CASE, plan=plan)).units == ("", "1")
+
+
+def test_features_name_state_dicts_and_targets() -> None:
+    program = (StateDict(cpu_offload=True), StateDict(form="sharded"), Forward(target="1"))
+    named = features(msgspec.structs.replace(CASE, program=program))
+    assert (named["state_dict"], named["state_offload"], named["state_rank0"]) == (
+        "several",
+        "on",
+        "off",
+    )
+    assert named["non_root_forward"] == "on"
+    assert features(CASE)["state_dict"] == "no"

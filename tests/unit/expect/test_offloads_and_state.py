@@ -1,0 +1,105 @@
+"""How often activations are offloaded, and which keys a state dict has on which rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdpfuzz.case import (
+    Anatomy,
+    CaseSpec,
+    Checkpoint,
+    Dense,
+    Flip,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Node,
+    Op,
+    Plan,
+    Repeat,
+    Sequential,
+    StateDict,
+    Switch,
+    anatomy,
+)
+from fsdpfuzz.expect import is_cut, offload_entries, optional_keys, state_keys
+
+TWO = Sequential(children=(Linear(out=2), Linear(out=2, bias=False)))
+THRICE = Repeat(body=Linear(out=2), times=3, no_grad="body")
+FORK = Switch(children=(Linear(out=2), Linear(out=2)))
+ROOT = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+PLAIN = ("0.bias", "0.weight", "1.weight")
+
+
+def case(
+    model: Node = TWO,
+    *checkpoints: Checkpoint,
+    plan: Plan = ROOT,
+    program: tuple[Op, ...] = (Forward(),),
+    world_size: int = 2,
+) -> Anatomy:
+    made = CaseSpec(
+        world_size=world_size,
+        model=model,
+        inputs=Dense(width=2),
+        plan=plan,
+        checkpoints=checkpoints,
+        program=program,
+    )
+    return anatomy(made)
+
+
+@pytest.mark.parametrize(
+    ("a", "entries"),
+    [
+        (case(TWO), (0,)),
+        (case(TWO, Checkpoint(path="0")), (0,)),
+        (case(TWO, Checkpoint(path="0", kind="offload")), (1,)),
+        (case(TWO, Checkpoint(path="0", kind="function_offload")), (1,)),
+        # An offload wrapper is entered by every call, a caller asks only where it records.
+        (case(THRICE, Checkpoint(path="body", kind="offload")), (6,)),
+        (case(THRICE, Checkpoint(path="body", kind="function_offload")), (3,)),
+        (
+            case(
+                TWO,
+                Checkpoint(path="1", kind="offload"),
+                program=(Forward(target="0"), Forward()),
+            ),
+            (0, 1),
+        ),
+    ],
+)
+def test_each_call_of_an_offloaded_module_is_an_entry(a: Anatomy, entries: tuple[int, ...]) -> None:
+    assert offload_entries(a, 0) == entries
+
+
+def test_entries_are_those_of_the_rank_s_own_path() -> None:
+    flip = Flip(path="", ranks=(1,))
+    offload = Checkpoint(path="branches.1", kind="offload")
+    a = case(FORK, offload, program=(Forward(), flip, Forward()))
+    assert [offload_entries(a, rank) for rank in (0, 1)] == [(0, 0), (0, 1)]
+
+
+def test_a_state_dict_has_the_plain_models_keys() -> None:
+    full = StateDict()
+    assert state_keys(case(), PLAIN, full, absent=False) == set(PLAIN)
+    assert state_keys(case(), PLAIN, full, absent=True) == set()
+
+
+def test_a_local_one_has_flat_parameters() -> None:
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path="0"), Fsdp1Unit(path="1", sharding="NO_SHARD")))
+    a, local = case(plan=plan), StateDict(form="local")
+    assert (is_cut(a, "0"), is_cut(a, "1")) == (True, False)
+    assert state_keys(a, PLAIN, local, absent=False) == {"0._flat_param", "1.weight"}
+    assert not is_cut(case(plan=plan, world_size=1), "0")
+
+
+def test_what_is_whole_may_be_there_where_nothing_must_be() -> None:
+    no_shard = Fsdp1Plan(units=(Fsdp1Unit(path="0"), Fsdp1Unit(path="1", sharding="NO_SHARD")))
+    assert optional_keys(case(plan=no_shard), PLAIN, absent=True) == {"1.weight"}
+    open_root = Fsdp2Plan(units=(Fsdp2Unit(path="0"),))
+    assert optional_keys(case(plan=open_root), PLAIN, absent=True) == {"1.weight"}
+    assert optional_keys(case(plan=open_root), PLAIN, absent=False) == set()

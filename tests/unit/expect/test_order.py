@@ -1,0 +1,103 @@
+"""Where fsdp1 must raise because ranks differ, where it must warn, and where it says nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import (
+    Anatomy,
+    Backward,
+    CaseSpec,
+    Dense,
+    Flip,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Linear,
+    Mode,
+    Op,
+    Sequential,
+    Switch,
+    anatomy,
+)
+from fsdpfuzz.expect import Deviation, order_error, order_warnings, parting
+
+ITERATION: tuple[Op, ...] = (Forward(), Backward())
+FLIP = Flip(path="1", ranks=(1,))
+EVERYWHERE = Flip(path="1", ranks=(0, 1))
+BACK = (FLIP, FLIP)
+"""Both sides of the switch are passed, and the first one is active again."""
+
+
+def case(*program: Op, units: tuple[str, ...] = ("", "1.branches.0", "1.branches.1")) -> Anatomy:
+    branch = Linear(out=2)
+    model = Sequential(children=(Linear(out=2), Switch(children=(branch, branch)), Linear(out=2)))
+    made = CaseSpec(
+        world_size=2,
+        model=model,
+        inputs=Dense(width=2),
+        plan=Fsdp1Plan(units=tuple(Fsdp1Unit(path=path) for path in units)),
+        program=program,
+        debug_level="DETAIL",
+    )
+    return anatomy(made)
+
+
+def undetailed(a: Anatomy) -> Anatomy:
+    return anatomy(msgspec.structs.replace(a.case, debug_level="OFF"))
+
+
+@pytest.mark.parametrize(
+    ("program", "forward"),
+    [
+        (ITERATION, None),
+        ((FLIP, *ITERATION), 1),
+        ((*BACK, *ITERATION), None),
+        ((EVERYWHERE, *ITERATION), None),
+        ((*ITERATION, FLIP, *ITERATION), 3),
+        ((FLIP, Forward(target="0"), Backward(), *ITERATION), 3),
+    ],
+)
+def test_ranks_part_at_the_first_forward_that_takes_different_sides(
+    program: tuple[Op, ...], forward: int | None
+) -> None:
+    assert parting(case(*program)) == forward
+
+
+def test_different_first_iterations_are_an_error() -> None:
+    a = case(FLIP, *ITERATION)
+    assert order_error(a) == 1
+    assert order_warnings(a) is None
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        undetailed(case(FLIP, *ITERATION)),
+        case(*ITERATION, FLIP, *ITERATION),
+        case(FLIP, *ITERATION, units=("1.branches.0", "1.branches.1")),
+        case(FLIP, *ITERATION, units=("",)),
+        case(Mode(train=False), FLIP, *ITERATION),
+    ],
+    ids=["no detail", "later", "no common root", "one unit", "eval mode"],
+)
+def test_no_error_is_promised(a: Anatomy) -> None:
+    assert parting(a) is not None
+    assert order_error(a) is None
+
+
+def test_a_rank_that_leaves_its_own_order_warns_once_for_each_unit() -> None:
+    one = case(*ITERATION, FLIP, *ITERATION)
+    assert order_warnings(one) == (None, Deviation(op=3, units=1))
+    both = case(*ITERATION, EVERYWHERE, *ITERATION)
+    assert order_warnings(both) == (Deviation(op=3, units=1),) * 2
+
+
+def test_each_rank_is_held_to_its_first_iteration_alone() -> None:
+    again = case(*ITERATION, FLIP, *ITERATION, FLIP, *ITERATION)
+    assert order_warnings(again) == (None, Deviation(op=3, units=1))
+
+
+def test_warnings_are_not_promised_without_the_debug_level() -> None:
+    assert order_warnings(undetailed(case(*ITERATION, FLIP, *ITERATION))) == (None, None)

@@ -1,0 +1,167 @@
+"""One fault is one finding, and two faults are two, whichever of them shows beside the other."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import CaseSpec, Forward
+from fsdpfuzz.loop import Also, FindingDone, FindingMet, Found, Shrinking
+from fsdpfuzz.loop._causes import by_precedence, same_cause, shows
+from fsdpfuzz.loop._ledger import Ledger
+from fsdpfuzz.observations import Observation
+from fsdpfuzz.verdict import Failure, Finding, Verdict
+from tests.unit.loop.standins import Bench, finding, make_case, outs_of, steps_of, verdict_of
+
+BIG, LONG, AFTER = finding("big"), finding("long"), finding("after")
+
+
+def is_big(case: CaseSpec) -> bool:
+    return max(outs_of(case)) > 100
+
+
+def is_long(case: CaseSpec) -> bool:
+    return steps_of(case) >= 3
+
+
+def summed(case: CaseSpec) -> CaseSpec:
+    """The same with an option that can be taken away: a plain sum for a loss."""
+    return msgspec.structs.replace(case, loss="sum")
+
+
+def met(bench: Bench, *cases: CaseSpec) -> tuple[Found, ...]:
+    with bench.session() as session:
+        ledger = Ledger(session, bench.events.append)
+        for case in cases:
+            assert ledger.begin(case, "toy")
+        ledger.finish()
+    return ledger.found
+
+
+def keys(found: tuple[Found, ...]) -> dict[str, tuple[str, ...]]:
+    return {one.finding.key: one.also for one in found}
+
+
+def test_what_the_smallest_case_shows_too_is_the_same_cause(bench: Bench) -> None:
+    bench.judge = lambda case, _seen: verdict_of(*[BIG, AFTER] * is_big(case))
+    assert keys(met(bench, make_case((200,)))) == {AFTER.key: (BIG.key,)}
+    assert [type(e) for e in bench.events if isinstance(e, FindingMet | Also | FindingDone)] == [
+        FindingMet,
+        FindingDone,
+        Also,
+    ]
+
+
+def test_two_faults_of_one_case_are_two_findings(bench: Bench) -> None:
+    bench.judge = lambda case, _seen: verdict_of(*[BIG] * is_big(case), *[LONG] * is_long(case))
+    assert keys(met(bench, make_case((200,), steps=3))) == {BIG.key: (), LONG.key: ()}
+
+
+def test_a_second_fault_is_found_beside_one_that_is_reduced_already(bench: Bench) -> None:
+    bench.judge = lambda case, _seen: verdict_of(*[BIG] * is_big(case), *[LONG] * is_long(case))
+    found = met(bench, make_case((200,)), make_case((200,), steps=3))
+    assert keys(found) == {BIG.key: (), LONG.key: ()}
+
+
+def test_a_finding_that_goes_with_the_option_that_another_needs_is_the_same(bench: Bench) -> None:
+    def judge(case: CaseSpec, _seen: Observation) -> Verdict:
+        if case.loss != "sum":
+            return verdict_of()
+        return verdict_of(LONG if is_long(case) else BIG)
+
+    bench.judge = judge
+    found = met(bench, summed(make_case((200,))), summed(make_case((3,), steps=3)))
+    assert keys(found) == {BIG.key: (LONG.key,)}
+    assert {event.key for event in bench.events if isinstance(event, Shrinking)} == {BIG.key}
+
+
+def test_a_finding_that_stays_without_that_option_is_another(bench: Bench) -> None:
+    def judge(case: CaseSpec, _seen: Observation) -> Verdict:
+        return verdict_of(*[BIG] * (case.loss == "sum"), *[LONG] * is_long(case))
+
+    bench.judge = judge
+    found = met(bench, summed(make_case((200,))), summed(make_case((3,), steps=3)))
+    assert keys(found) == {BIG.key: (), LONG.key: ()}
+
+
+def test_a_reduction_that_ends_at_another_cause_is_told_as_that(bench: Bench) -> None:
+    """Met apart from each other, but the second one's smallest case shows the first, too."""
+
+    def judge(case: CaseSpec, _seen: Observation) -> Verdict:
+        width = max(outs_of(case))
+        return verdict_of(*[BIG] * (100 < width <= 250), *[LONG] * (width > 250 or width == 200))
+
+    bench.judge = judge
+    assert keys(met(bench, make_case((150,)), make_case((400,)))) == {BIG.key: (LONG.key,)}
+    assert [e.found.finding.key for e in bench.events if isinstance(e, FindingMet)] == [
+        BIG.key,
+        LONG.key,
+    ]
+    assert [e.key for e in bench.events if isinstance(e, Also)] == [LONG.key]
+
+
+def test_a_key_that_changes_on_the_way_down_is_told_beside_the_new_one(bench: Bench) -> None:
+    large, small = finding("big", kind="large"), finding("big", kind="small")
+    bench.judge = lambda case, _seen: verdict_of(
+        *[large if max(outs_of(case)) > 250 else small] * is_big(case)
+    )
+    assert keys(met(bench, make_case((300,)), make_case((301,)))) == {small.key: (large.key,)}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (finding("no_hang", "hang", op=5), finding("grad_parity", op=1)),
+        (finding("grad_parity", op=1), finding("param_parity", op=2)),
+        (
+            finding("output_parity", op=0, quantity="output"),
+            finding("aaa_parity", op=0, quantity="loss"),
+        ),
+        (finding("grad_parity", op=4), finding("grad_parity", op=1, variant="plain")),
+        (finding("grad_parity", op=4, variant="plain"), finding("twins_agree", op=1)),
+        (finding("grad_parity", op=4), finding("shard_bytes", "leak")),
+    ],
+)
+def test_what_ends_a_case_or_comes_first_explains_the_rest(first: Finding, then: Finding) -> None:
+    assert by_precedence([then, first]) == by_precedence([first, then]) == [first, then]
+
+
+def test_findings_are_alike_whatever_their_numbers() -> None:
+    crash = finding("no_crash", "crash", failure=Failure(type="E", place="a.py:f", text="5"))
+    other = finding("no_crash", "crash", failure=Failure(type="E", place="a.py:g", text="5"))
+    assert shows([finding("big", name="0.weight")], BIG)
+    assert not shows([other, LONG], crash)
+
+
+def test_nothing_is_the_same_cause_as_one_that_needs_no_option(bench: Bench) -> None:
+    bench.judge = lambda case, _seen: verdict_of(*[BIG] * is_big(case))
+    runs: list[CaseSpec] = []
+
+    def run(case: CaseSpec) -> Verdict:
+        runs.append(case)
+        return verdict_of()
+
+    with bench.session() as session:
+        ledger = Ledger(session, bench.events.append)
+        ledger.begin(make_case((200,)), "toy")
+        ledger.finish()
+        (cause,) = ledger._causes
+    assert cause.ablation.needed == ()
+    assert not same_cause(cause, make_case((3,), steps=3), LONG, run)
+    assert runs == []
+
+
+def test_the_smallest_case_of_one_key_is_kept_with_what_it_needs(bench: Bench) -> None:
+    def judge(case: CaseSpec, _seen: Observation) -> Verdict:
+        kept = any(isinstance(op, Forward) and not op.sync for op in case.program)
+        return verdict_of(*[BIG] * (case.loss == "sum" and not kept))
+
+    bench.judge = judge
+    asked: list[tuple[str, ...]] = []
+    with bench.session() as session:
+        ledger = Ledger(session, bench.events.append)
+        ledger.begin(summed(make_case((200, 7), steps=2)), "toy")
+        ledger.finish()
+        asked += [cause.ablation.needed for cause in ledger._causes]
+    assert asked == [("output.sum() as the loss",)]
+    assert outs_of(bench.archive.kept[-1].case) == (1,)

@@ -1,0 +1,106 @@
+"""A drawn case that can show a known defect, or asks for a refusal, is mostly not run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fsdpfuzz.case import CaseSpec, Fsdp1Plan, Fsdp1Unit, check, digest
+from fsdpfuzz.loop._known import SHARE, reason_to_skip
+from fsdpfuzz.loop._ledger import Ledger
+from tests.unit.loop.standins import Bench, FakeKnown, finding, make_case, verdict_of
+
+MANY = [make_case(seed=seed) for seed in range(40 * SHARE)]
+
+
+def to_be_refused(case: CaseSpec) -> CaseSpec:
+    """A unit of fsdp1 that is frozen in part, without its original parameters."""
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path="", use_orig_params=False),))
+    case = msgspec.structs.replace(case, plan=plan, frozen=("0.weight",))
+    check(case)
+    return case
+
+
+def test_a_case_that_nothing_is_known_of_is_run() -> None:
+    assert {reason_to_skip(case, (), "gloo") for case in MANY} == {None}
+
+
+def test_a_small_share_of_a_known_region_is_run() -> None:
+    """Which ones depends on the case alone, so that a run can be repeated."""
+    reasons = [reason_to_skip(case, ("K1", "K2"), "gloo") for case in MANY]
+    assert set(reasons) == {None, "K1"}
+    assert 20 <= reasons.count(None) <= 60
+    assert reasons == [reason_to_skip(case, ("K1", "K2"), "gloo") for case in MANY]
+
+
+def test_so_is_one_of_the_cases_that_fsdp_refuses() -> None:
+    reasons = [reason_to_skip(to_be_refused(case), (), "gloo") for case in MANY]
+    assert set(reasons) == {None, "refused"}
+    assert 20 <= reasons.count(None) <= 60
+
+
+def offloaded(case: CaseSpec) -> CaseSpec:
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path="", cpu_offload=True),))
+    return msgspec.structs.replace(case, plan=plan)
+
+
+def test_what_this_machine_cannot_run_is_never_run(bench: Bench) -> None:
+    cases = [offloaded(case) for case in MANY]
+    assert {reason_to_skip(case, (), "gloo") for case in cases} == {"machine"}
+    assert {reason_to_skip(case, (), "nccl") for case in cases} == {None}
+    with bench.session(strict=True) as session:
+        assert session.skips(cases[0]) == "machine"
+
+
+def skipping(bench: Bench, **settings: object) -> tuple[Ledger, list[CaseSpec]]:
+    """Offers half of `MANY` within the region of K1; those that were begun."""
+    bench.known = FakeKnown(region=lambda case: ("K1",) if case.seed % 2 else ())
+    with bench.session(**settings) as session:
+        ledger = Ledger(session, bench.events.append)
+        begun = [case for case in MANY if ledger.begin(case, "toy")]
+        ledger.finish()
+    return ledger, begun
+
+
+def test_what_is_skipped_is_counted_and_never_reaches_the_ranks(bench: Bench) -> None:
+    ledger, begun = skipping(bench)
+    assert set(bench.runs) == {digest(case) for case in begun}
+    assert ledger.counts.examples == len(begun)
+    assert ledger.counts.skipped == len(MANY) - len(begun)
+    assert all(case in begun for case in MANY if case.seed % 2 == 0)
+    assert len(MANY) // 2 < len(begun) < 0.6 * len(MANY)
+
+
+def test_a_strict_session_skips_nothing(bench: Bench) -> None:
+    ledger, begun = skipping(bench, strict=True)
+    assert begun == MANY
+    assert ledger.counts.skipped == 0
+
+
+def test_a_new_finding_in_a_known_region_is_told(bench: Bench) -> None:
+    """It also shows outside of the region, and so does not follow from what is known."""
+    bench.judge = lambda _case, _seen: verdict_of(finding("big"))
+    within = next(case for case in MANY if reason_to_skip(case, ("K1",), "gloo") is None)
+    bench.known = FakeKnown(
+        region=lambda case: ("K1",) if case == within else (),
+        ways_out=lambda _case, _name: [make_case((3,))],
+    )
+    with bench.session() as session:
+        ledger = Ledger(session, bench.events.append)
+        assert ledger.begin(within, "toy")
+        ledger.finish()
+    assert [(found.finding.key, found.known) for found in ledger.found] == [
+        (finding("big").key, None)
+    ]
+    outside = [kept.case for kept in bench.archive.kept if kept.case != within]
+    assert outside, "the reduction leaves the region"
+
+
+def test_a_reduction_does_not_enter_another_region(bench: Bench) -> None:
+    bench.judge = lambda _case, _seen: verdict_of(finding("big"))
+    known = make_case((3, 1))
+    bench.known = FakeKnown(region=lambda case: () if case.seed == 9 else ("K1",))
+    with bench.session() as session:
+        ledger = Ledger(session, bench.events.append)
+        assert ledger.begin(msgspec.structs.replace(known, seed=9), "toy")
+        ledger.finish()
+    assert {kept.case.seed for kept in bench.archive.kept} == {9}

@@ -1,0 +1,181 @@
+"""Every neighbour is a sound case that is plainer in one thing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fsdpfuzz.case import (
+    DIMENSIONS,
+    CaseSpec,
+    Simpler,
+    anatomy,
+    as_document,
+    check,
+    digest,
+    encode,
+    foreseen_rejections,
+)
+from fsdpfuzz.reduce import neighbours, simpler
+from fsdpfuzz.seeds import SEEDS
+from fsdpfuzz.strategies import cases
+from tests.unit.reduce.samples import FIRST, SECOND, without_a_child, without_an_operation
+
+CASES = [FIRST, SECOND, *(seed.case for seed in SEEDS[::5])]
+
+
+def changed(first: Any, second: Any) -> set[str]:
+    """Names of the fields in which two structs differ."""
+    names = first.__struct_fields__
+    return {name for name in names if getattr(first, name) != getattr(second, name)}
+
+
+def fields_changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> set[str]:
+    """The same over two tuples: ``items`` if some are gone, else fields of those that differ."""
+    if len(before) != len(after):
+        left = iter(before)
+        gone = all(any(item == other for other in left) for item in after)
+        return {"items"} if gone and len(after) < len(before) else {"items", "and more"}
+    pairs = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
+    if any(type(a) is not type(b) for a, b in pairs):
+        return {"kinds"}
+    return {name for a, b in pairs for name in changed(a, b)}
+
+
+def things(case: CaseSpec, neighbour: CaseSpec) -> set[str]:
+    """In what two cases differ, in words."""
+    fields = changed(case, neighbour)
+    if fields == {"mesh", "plan"}:
+        return {"mesh"}  # strategies that need one go with it
+    (field,) = fields
+    before, after = getattr(case, field), getattr(neighbour, field)
+    if field == "plan":
+        shape = {name for name in changed(before, after) if name != "units"}
+        paths = [[unit.path for unit in plan.units] for plan in (before, after)]
+        if shape or paths[0] != paths[1]:
+            # Units come or go, or are named in another way; those that stay have what they had.
+            options = [anatomy(c).options for c in (case, neighbour)]
+            both = options[0].keys() & options[1].keys()
+            more = {n for p in both for n in changed(options[0][p], options[1][p])}
+            return {"units"} | more - {"path"}  # those found by class have the root's
+        return fields_changed(before.units, after.units)
+    if isinstance(before, tuple) and before and isinstance(before[0], msgspec.Struct):
+        return {f"{field}.{name}" for name in fields_changed(before, after)}
+    if isinstance(before, msgspec.Struct) and isinstance(after, msgspec.Struct):
+        return changed(before, after)
+    return fields  # also where a struct as a whole is left out
+
+
+def assert_in_one_thing(case: CaseSpec) -> None:
+    for neighbour in simpler(case):
+        if neighbour.words:
+            assert len(things(case, neighbour.case)) == 1, (neighbour.words, as_document(case))
+
+
+@pytest.mark.parametrize("case", CASES, ids=digest)
+def test_each_option_differs_in_one_thing(case: CaseSpec) -> None:
+    assert_in_one_thing(case)
+
+
+@pytest.mark.parametrize("option", ["forward_prefetch", "limit_all_gathers"])
+def test_a_second_thing_would_be_noticed(option: str) -> None:
+    flipped = not getattr(FIRST.plan.units[0], option)
+
+    def spoilt(case: CaseSpec) -> list[Simpler]:
+        found = []
+        for neighbour in _simpler(case):
+            plan = neighbour.case.plan
+            units = [msgspec.structs.replace(u, **{option: flipped}) for u in plan.units]
+            plan = msgspec.structs.replace(plan, units=tuple(units))
+            found.append(Simpler(msgspec.structs.replace(neighbour.case, plan=plan), "words"))
+        return found
+
+    (dimension,) = (d for d in DIMENSIONS if d.name == "sharding")
+    _simpler = dimension.simpler
+    with mock.patch.object(dimension, "simpler", spoilt), pytest.raises(AssertionError):
+        assert_in_one_thing(FIRST)
+
+
+def assert_sound(case: CaseSpec) -> None:
+    own, refused = digest(case), bool(foreseen_rejections(anatomy(case)))
+    seen = Counter(digest(neighbour.case) for neighbour in simpler(case))
+    assert own not in seen
+    assert set(seen.values()) <= {1}
+    for neighbour in simpler(case):
+        check(neighbour.case)
+        assert refused or not foreseen_rejections(anatomy(neighbour.case))
+
+
+@pytest.mark.parametrize("case", CASES, ids=digest)
+def test_each_is_sound_another_case_and_met_once(case: CaseSpec) -> None:
+    assert_sound(case)
+
+
+@settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(case=cases(world_sizes=(2, 3)))
+def test_so_it_is_for_whatever_is_drawn(case: CaseSpec) -> None:
+    assert_sound(case)
+    assert_in_one_thing(case)
+
+
+@pytest.mark.parametrize("case", [FIRST, SECOND], ids=["fsdp1", "fsdp2"])
+def test_a_step_to_a_neighbour_leads_back_nowhere(case: CaseSpec) -> None:
+    """Whichever neighbour is taken, there is an end to it."""
+    seen, now = {digest(case)}, case
+    for _ in range(400):
+        after = next((n.case for n in simpler(now)), None)
+        if after is None:
+            return
+        assert digest(after) not in seen
+        seen.add(digest(after))
+        now = after
+    pytest.fail(f"still going at {encode(now)!r}")
+
+
+@pytest.mark.parametrize("case", [FIRST, SECOND], ids=["fsdp1", "fsdp2"])
+def test_each_operation_that_can_go_is_tried(case: CaseSpec) -> None:
+    """Each forward with its backward, and each operation that stands for itself."""
+    tried = {n.case.program for n in simpler(case)}
+    alone = [op for op in case.program if op.kind() not in ("forward", "backward")]
+    for op in alone:
+        i = case.program.index(op)
+        assert case.program[:i] + case.program[i + 1 :] in tried, op
+    pairs = [
+        smaller.program
+        for smaller in without_an_operation(case)
+        if len(smaller.program) == len(case.program) - 2
+        and [op.kind() for op in smaller.program].count("forward")
+        == [op.kind() for op in smaller.program].count("backward")
+        == [op.kind() for op in case.program].count("forward") - 1
+    ]
+    assert pairs
+    assert set(pairs) & tried
+
+
+@pytest.mark.parametrize("case", [FIRST, SECOND], ids=["fsdp1", "fsdp2"])
+def test_each_child_that_can_go_is_tried(case: CaseSpec) -> None:
+    tried = {n.case.model for n in simpler(case)}
+    plain = msgspec.structs.replace(
+        case, frozen=(), held_out=(), ties=(), checkpoints=(), twins=(), program=case.program[-4:]
+    )
+    root = [u for u in case.plan.units if not u.path]
+    root = [msgspec.structs.replace(unit, ignored=()) if unit.ignored else unit for unit in root]
+    plain = msgspec.structs.replace(
+        plain, plan=msgspec.structs.replace(case.plan, units=tuple(root))
+    )
+    # Widths that follow from those before them change the models that come behind.
+    sound = [smaller.model for smaller in without_a_child(plain) if neighbours._sound(smaller)]
+    assert sound
+    assert set(sound) <= tried
+
+
+def test_the_plainest_is_reached_without_a_run() -> None:
+    made = neighbours.plainest(FIRST, DIMENSIONS)
+    assert len(encode(made)) < len(encode(FIRST)) / 2
+    assert made.plan.units == (type(FIRST.plan.units[0])(path=""),)
+    assert (made.checkpoints, made.frozen, made.held_out, made.twins) == ((), (), (), ())

@@ -1,0 +1,104 @@
+"""The plain model's gradients become the mean over all ranks, as FSDP's are."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from fsdpfuzz.pool import Pool
+from fsdpfuzz.steps import averaging
+from tests.misbehaviour import quick
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_average_what_they_have(world_size: int) -> None:
+    plant = "tests.unit.steps.in_ranks:install_averaging"
+    with Pool(world_size, "gloo", plant=plant) as pool:
+        seen = pool.run(quick(world_size=world_size))
+    ranks = range(world_size)
+    mean = sum(rank + 1 for rank in ranks) / world_size
+    odd = sum(8 * (rank + 1) for rank in ranks if rank % 2) / world_size
+    for report in seen.reports:
+        assert report is not None
+        assert report.raised is None, report.raised
+        scale, has = report.rank + 1.0, report.rank % 2
+        own = ["everywhere", "nowhere", "odd ranks"]
+        everywhere, nowhere, partly = ([scale, 10 * scale], None, [8 * scale * has, 0.0])
+        due = [f"filled: {n} {v}" for n, v in zip(own, (everywhere, nowhere, partly), strict=True)]
+        for when in ("once", "twice"):
+            due += [f"{when}: everywhere {[mean, 10 * mean]}", f"{when}: nowhere None"]
+            due += [f"{when}: odd ranks {[odd, 0.0]}"]
+        due += ["dropped: everywhere None", "dropped: nowhere None"]
+        due += [f"dropped: odd ranks {[odd, 0.0]}"]
+        assert list(report.subjects[0].warnings) == due
+
+
+def parameter(*grad: float) -> nn.Parameter:
+    made = nn.Parameter(torch.zeros(len(grad)))
+    made.grad = torch.tensor(grad)
+    return made
+
+
+def reduced(*parameters: nn.Parameter, lacking: bool = False) -> list[list[float]]:
+    """What each all-reduce is given on one of four ranks."""
+    given: list[list[float]] = []
+
+    def all_reduce(tensor: Tensor) -> None:
+        given.append(tensor.tolist())
+
+    with (
+        mock.patch.object(dist, "all_reduce", all_reduce),
+        mock.patch.object(dist, "get_world_size", return_value=4),
+    ):
+        averaging.average(parameters, lacking=lacking)
+    return given
+
+
+def test_every_gradient_is_reduced_once_in_the_order_of_the_parameters() -> None:
+    assert reduced(parameter(4.0), parameter(8.0, 12.0)) == [[1.0], [2.0, 3.0]]
+
+
+def test_a_gradient_that_is_not_there_is_left_out_only_where_it_may_be_lacking() -> None:
+    none = nn.Parameter(torch.zeros(1))
+    assert reduced(parameter(4.0), none, parameter(8.0), lacking=True) == [[1.0], [2.0]]
+    assert none.grad is None
+    with pytest.raises(AttributeError):
+        reduced(parameter(4.0), none)
+
+
+def test_the_sum_goes_where_the_gradient_is() -> None:
+    p = parameter(4.0)
+    with (
+        mock.patch.object(dist, "all_reduce", lambda tensor: tensor.mul_(4)),
+        mock.patch.object(dist, "get_world_size", return_value=4),
+    ):
+        averaging.average([p])
+    assert p.grad is not None
+    assert p.grad.tolist() == [4.0]
+
+
+def test_zeros_are_given_only_where_another_rank_has_a_gradient() -> None:
+    mine, theirs, nobodys = parameter(3.0), *(nn.Parameter(torch.zeros(2)) for _ in range(2))
+
+    def all_reduce(held: Tensor) -> None:
+        assert held.tolist() == [1.0, 0.0, 0.0]
+        held += torch.tensor([0.0, 1.0, 0.0])
+
+    with mock.patch.object(dist, "all_reduce", all_reduce):
+        averaging.fill([mine, theirs, nobodys], CPU)
+    assert mine.grad is not None
+    assert theirs.grad is not None
+    assert (mine.grad.tolist(), theirs.grad.tolist(), nobodys.grad) == ([3.0], [0.0, 0.0], None)
+
+
+def test_only_the_named_gradients_are_dropped() -> None:
+    named = {"a": parameter(1.0), "b": parameter(2.0)}
+    averaging.drop(named, ["b"])
+    assert named["a"].grad is not None
+    assert named["b"].grad is None

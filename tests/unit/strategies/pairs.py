@@ -1,0 +1,223 @@
+"""Pairs of values that no draw has, by reason.
+
+`MEANING` holds what no case can have: it could stand in ``Feature.excludes`` as well.
+`NOT_DRAWN` holds gaps of the space; whoever closes one takes it off the list.
+"""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import FEATURES
+
+Values = dict[str, tuple[str, ...]]
+Together = tuple[str, Values, Values]
+"""Why no value on the one side comes with any on the other."""
+
+ON = ("on",)
+OFF = ("off",)
+FSDP2: Values = {name: one.values for name, one in FEATURES.items() if one.apis == ("fsdp2",)}
+"""What fsdp1 does not have."""
+
+MEANING: tuple[Together, ...] = (
+    (
+        "a unit is called once for each forward that records",
+        {"unit_called_again": OFF},
+        {"recorded": ("2+",), "pending": ("2+",), "lone_forward": ("several",)},
+    ),
+    (
+        "each unit of a single one is alike",
+        {"units": ("1",)},
+        {
+            "sharding": ("mixed",),
+            "use_orig_params": ("mixed",),
+            "backward_prefetch": ("mixed",),
+            "forward_prefetch": ("mixed",),
+            "reshard_after_forward": ("mixed",),
+        },
+    ),
+    (
+        "units found by a policy take the root's options",
+        {"wrap": ("module_classes",)},
+        {
+            "sharding": ("mixed",),
+            "use_orig_params": ("mixed",),
+            "backward_prefetch": ("mixed",),
+            "forward_prefetch": ("mixed",),
+        },
+    ),
+    (
+        "a policy gives all units the root's use_orig_params",
+        {"wrap": ("custom_policy",)},
+        {"use_orig_params": ("mixed",)},
+    ),
+    ("a single unit that manages nothing", {"units": ("1",)}, {"bare_unit": ON}),
+    (
+        "a module that returns its input holds what it never uses",
+        {"identity_unit": ON},
+        {"unused": OFF},
+    ),
+    ("a flip freezes and unfreezes", {"flips": ("all", "some")}, {"refrozen": ("no",)}),
+    ("tokens have no gradient", {"embedding": ON}, {"input_grad": ON}),
+    (
+        "all that is frozen is frozen in each unit",
+        {"freeze": ("all",)},
+        {"frozen_unit": OFF, "unit_without_gradient": OFF},
+    ),
+    (
+        "kept means SHARD_GRAD_OP",
+        {"kept_without_gradient": ON},
+        {"sharding": ("FULL_SHARD", "NO_SHARD", "HYBRID_SHARD")},
+    ),
+    (
+        "local state is fsdp1's",
+        {"state_dict": ("local",)},
+        FSDP2,
+    ),
+    ("such a checkpoint counts as repeated", {"pending": ("2+",)}, {"reentrant": ("whole",)}),
+    ("ties of units that lie in each other", {"nesting": ("flat",)}, {"tied": ("nested",)}),
+    (
+        "two axes with several ranks each need four ranks",
+        {"mesh": ("both",)},
+        {"world_size": ("2", "3")},
+    ),
+    (
+        "a tracked program saves no state",
+        {"mem_tracker": ON},
+        {"state_offload": ON, "state_rank0": ON, "lone_forward": ("no_grad",)},
+    ),
+)
+
+NOT_DRAWN: tuple[Together, ...] = (
+    (
+        "models that switch paths are drawn apart: a unit for each path, by hand, nothing else "
+        "frozen, no state saved, gradients cleared",
+        {"flips": ("some", "all")},
+        {
+            "wrap": ("custom_policy", "module_classes"),
+            "units": ("1", "2"),
+            "root": ("open",),
+            "nesting": ("flat", "deep"),
+            "ignored": ON,
+            "identity_unit": ON,
+            "kept_without_gradient": ON,
+            "sharding": ("SHARD_GRAD_OP",),
+            "reshard_after_forward": ("int",),
+            "freeze": ("all", "adapters"),
+            "mixed_unit": ON,
+            "zero_grad": ("never",),
+            "optimizer": ("none",),
+            "state_dict": ("full", "sharded", "local", "several"),
+            "state_offload": ON,
+            "state_rank0": ON,
+        },
+    ),
+    ("all ranks switch between two iterations", {"flips": ("all",)}, {"steps": ("1",)}),
+    (
+        "only fsdp1 checks the order, so ranks part there alone, in plain models and programs",
+        {"flips": ("some",)},
+        {
+            "api": ("fsdp2",),
+            **FSDP2,
+            "mesh": ("one shard", "one replica", "both"),
+            "wrapper": ON,
+            "bare_unit": ON,
+            "unit_called_again": ON,
+            "empty_shard": OFF,
+            "uneven": OFF,
+            "backward_prefetch": ("BACKWARD_PRE", "BACKWARD_POST", "mixed"),
+            "forward_prefetch": ("on", "mixed"),
+            "precision": ON,
+            "cpu_offload": ON,
+            "reused": ("grad", "no_grad"),
+            "unused": ON,
+            "scalar": ON,
+            "buffers": ("persistent", "non-persistent", "updating"),
+            "own_parameter": ON,
+            "tied": ("within unit",),
+            "freeze": ("alternate",),
+            "merge": ("concat", "sum", "stack", "several"),
+            "side_input": ON,
+            "norm": ("layer", "rms", "several"),
+            "embedding": ON,
+            "lora": ON,
+            "residual": ON,
+            "inputs": ("tokens",),
+            "checkpoint": ("several",),
+            "recomputed_unit": ON,
+            "reentrant": ("whole",),
+            "accumulation": ("sync", "no_sync"),
+            "lone_forward": ("no_grad", "dropped", "several"),
+            "pending": ("2+",),
+            "recorded": ("2+",),
+            "zero_grad": ("zero", "mixed"),
+            "eval": ON,
+            "refrozen": ("after lone forward",),
+            "use_orig_params": ("mixed",),
+        },
+    ),
+    (
+        "modules are ignored where nothing is trained: FSDP would not synchronise them",
+        {"ignored": ON},
+        {
+            "checkpoint": ("several",),
+            "recomputed_unit": ON,
+            "wrapper": ON,
+            "reentrant": ("whole",),
+            "accumulation": ("sync", "no_sync"),
+            "lone_forward": ("several",),
+            "pending": ("2+",),
+            "steps": ("1", "2", "3"),
+            "zero_grad": ("none", "zero", "mixed"),
+            "refrozen": ("yes", "after lone forward"),
+            "mem_tracker": ON,
+            "optimizer": ("none",),
+            "state_dict": ("no",),
+        },
+    ),
+    (
+        "FSDPMemTracker is drawn with plain iterations",
+        {"mem_tracker": ON},
+        {
+            "accumulation": ("no_sync",),
+            "lone_forward": ("dropped", "several"),
+            "pending": ("2+",),
+            "recorded": ("2+",),
+            "zero_grad": ("zero", "mixed"),
+            "optimizer": ("none",),
+            "non_root_forward": ON,
+        },
+    ),
+    (
+        "rounding alone would differ from the reference",
+        {"precision": ON},
+        {
+            "scalar": ON,
+            "buffers": ("persistent", "non-persistent", "updating"),
+            "loss": ("sum",),
+        },
+    ),
+    (
+        "all is frozen where the inputs require grad, and tokens cannot",
+        {"freeze": ("all",)},
+        {"embedding": ON, "inputs": ("tokens",), "input_grad": OFF},
+    ),
+    (
+        "gradients are cleared, and parameters frozen, between two iterations only",
+        {"steps": ("1",)},
+        {"zero_grad": ("zero", "mixed"), "refrozen": ("after lone forward",), "clips": ("2+",)},
+    ),
+    (
+        "a policy that finds no unit is not drawn",
+        {"wrap": ("custom_policy", "module_classes")},
+        {"units": ("1",), "nesting": ("flat",)},
+    ),
+    (
+        "forwards before one backward are drawn synchronised",
+        {"accumulation": ("no_sync",)},
+        {"pending": ("2+",)},
+    ),
+    (
+        "another module than the root is called without gradient only",
+        {"non_root_forward": ON},
+        {"lone_forward": ("no", "dropped")},
+    ),
+)
