@@ -11,6 +11,7 @@ from fsdpfuzz.case import OPERATIONS, CaseSpec, anatomy
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.invariants.agreement import AGREEMENT, is_rejection
 from fsdpfuzz.invariants.base import Invariant, broken, tolerance
+from fsdpfuzz.invariants.clip import CLIP
 from fsdpfuzz.invariants.evidence import Evidence
 from fsdpfuzz.invariants.hooks import HOOKS
 from fsdpfuzz.invariants.memory import MEMORY
@@ -36,7 +37,7 @@ REGISTRY: dict[str, Invariant] = _by_name(
     (
         *ORDER,
         *AGREEMENT,
-       
+        *CLIP,
         *PARITY,
         *VARIANTS,
         *STRUCTURE,

@@ -9,6 +9,7 @@ from typing import get_args
 
 from fsdpfuzz.case.operations.backward import Backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, complete
+from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.case.operations.flip import Flip
 from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.case.operations.mode import Mode
@@ -18,7 +19,7 @@ from fsdpfuzz.case.operations.state_dict import StateDict
 from fsdpfuzz.case.operations.step import Step
 from fsdpfuzz.case.operations.zero_grad import ZeroGrad
 
-Op = Forward | Backward | Step | ZeroGrad | Mode | RequiresGrad | Flip | StateDict | Rebuild
+Op = Forward | Backward | Step | ZeroGrad | Mode | RequiresGrad | Flip | StateDict | Rebuild | Clip
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
 """All operations, by name."""
@@ -28,6 +29,7 @@ complete(OPERATIONS.values())
 __all__ = [
     "OPERATIONS",
     "Backward",
+    "Clip",
     "Flip",
     "Forward",
     "Mode",

@@ -1,0 +1,135 @@
+"""Clipping of gradients by their total norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.recipe import MODEL, Do, Global, Statement, Value, Variable, call
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
+
+TOTAL_NORM = "total_norm"
+_UTILITY = "torch.nn.utils.clip_grad_norm_"
+_TYPES = ("2", "1", "inf", "1 and 2", "inf and other")
+_UNTRACKED = {"mem_tracker": ("on",)}
+
+
+class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
+    """``clip_grad_norm_``: fsdp1's own method of the root, ``torch.nn.utils``' with fsdp2.
+
+    ``error_if_nonfinite`` is an option of the latter alone.
+    """
+
+    features: ClassVar[Mapping[str, Feature]] = {
+        "clip": Feature(
+            about="no, or the types of norm by which gradients are clipped: 2, 1, inf, 1 and 2, "
+            "inf and other",
+            group="Training",
+            values=("no", *_TYPES),
+            excludes={
+                "no": {"clip_error": ("on",), "clips": ("1", "2+")},
+                **dict.fromkeys(_TYPES, _UNTRACKED | {"clips": ("0",)}),
+            },
+        ),
+        "clips": Feature(
+            about="0, 1, 2+: how often gradients are clipped",
+            group="Training",
+            values=("0", "1", "2+"),
+            excludes={
+                "0": {"clip_error": ("on",)},
+                "1": _UNTRACKED | {"clip": ("1 and 2", "inf and other")},
+                "2+": _UNTRACKED,
+            },
+        ),
+        "clip_error": Feature(
+            about="on when clipping is to raise where the norm is not finite (fsdp2 only)",
+            group="Training",
+            values=ON,
+            apis=("fsdp2",),
+        ),
+    }
+    needs_reduced: ClassVar[bool] = True
+    joins_gradients: ClassVar[bool] = True
+    compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("grad",)
+    results: ClassVar[tuple[str, ...]] = (TOTAL_NORM,)
+
+    max_norm: Annotated[float, Meta(gt=0.0, le=1e6)]
+    norm_type: Literal[1, 2, "inf"] = 2
+    error_if_nonfinite: bool = False
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """All gradients are reduced, and fsdp1 has a root to call it on."""
+        if progress.pending or not progress.reduced:
+            raise CaseError("clip where gradients are not reduced", path=at)
+        if a.fsdp1 and "" not in a.options:
+            raise CaseError("fsdp1 clips on its root, which is no unit here", path=at)
+        if a.fsdp1 and self.error_if_nonfinite:
+            raise CaseError("an option of fsdp2 alone", path=f"{at}.error_if_nonfinite")
+        # What no unit manages has other gradients on each rank, so there is no one norm.
+        if any(owner is None for owner in a.owners.values()):
+            raise CaseError("clip with a parameter that no unit manages", path=at)
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """On the root, or over all parameters, as the plain model does."""
+        norm = Variable(TOTAL_NORM)
+        options: dict[str, Value] = {}
+        if self.norm_type != 2:
+            inf = self.norm_type == "inf"
+            options["norm_type"] = Global("torch.inf") if inf else self.norm_type
+        plain = call(_UTILITY, call(".parameters", MODEL), self.max_norm, **options)
+        if lowering.a.fsdp1:
+            own = call(".clip_grad_norm_", MODEL, self.max_norm, **options)
+            yield Do(call=own, into=(norm,), who="fsdp")
+            yield Do(call=plain, into=(norm,), who="reference")
+            return
+        if self.error_if_nonfinite:
+            options["error_if_nonfinite"] = True
+        both = call(_UTILITY, call(".parameters", MODEL), self.max_norm, **options)
+        yield Do(call=both, into=(norm,))
+        lacking = lowering.may_lack_grads or not lowering.reduced
+        yield Do(call=call("steps.clip.whole", norm, lacking), into=(norm,), who="fsdp")
+
+    def words(self) -> str:
+        """``clip to 0.5, norm inf``."""
+        words = [f"clip to {self.max_norm:g}"]
+        words += [f"norm {self.norm_type}"] if self.norm_type != 2 else []
+        words += ["error if nonfinite"] if self.error_if_nonfinite else []
+        return ", ".join(words)
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """By which norms, and whether one that is not finite is an error."""
+        clips = [op for op in a.case.program if isinstance(op, Clip)]
+        inf = any(op.norm_type == "inf" for op in clips)
+        several = "inf and other" if inf else "1 and 2"
+        yield "clip", one((str(op.norm_type) for op in clips), several=several)
+        yield "clips", str(len(clips)) if len(clips) < 2 else "2+"
+        if not a.fsdp1:
+            yield "clip_error", on(any(op.error_if_nonfinite for op in clips))
+
+    @classmethod
+    def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
+        """By the usual norm; without the error; to 1."""
+        changes: tuple[tuple[dict[str, Any], str], ...] = (
+            ({"norm_type": 2}, "clipping by another norm than the 2-norm"),
+            ({"error_if_nonfinite": False}, "error_if_nonfinite"),
+            ({"max_norm": 1.0}, ""),
+        )
+        for fields, words in changes:
+            program = tuple(
+                msgspec.structs.replace(op, **fields) if isinstance(op, Clip) else op
+                for op in case.program
+            )
+            if program != case.program:
+                yield Simpler(msgspec.structs.replace(case, program=program), words)

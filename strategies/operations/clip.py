@@ -1,0 +1,49 @@
+"""Clipping of gradients by their total norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from fsdpfuzz.case import Anatomy, anatomy
+from fsdpfuzz.case.operations.clip import Clip
+from fsdpfuzz.strategies.operations.program import Program
+
+_NORMS: tuple[Literal[1, 2, "inf"], ...] = (2, 2, 1, "inf")
+_SIZES = (1.0, 0.1, 0.3, 3.0, 10.0, 30.0)
+
+
+def draw(program: Program) -> None:
+    """After the last backward of all iterations, or of some, and before the gradients are used.
+
+    Shrinks towards none, then towards the 2-norm and 1.
+    """
+    d = program.d
+    if d.apart or not d.trains or not d.chance(6, parity=16):
+        return
+    clip = _drawn(program)
+    for iteration, a in zip(program.iterations, _plans(program), strict=True):
+        if d.chance(15):
+            clip = _drawn(program)
+        if None in a.owners.values() or (a.fsdp1 and "" not in a.options) or d.chance(10):
+            continue
+        used = (i for i, op in enumerate(iteration) if op.needs_reduced)
+        iteration.insert(next(used, len(iteration)), clip)
+
+
+def _drawn(program: Program) -> Clip:
+    d = program.d
+    norm = d.pick(_NORMS)
+    error = d.chance(25)
+    return Clip(max_norm=d.pick(_SIZES), norm_type=norm, error_if_nonfinite=error and not d.a.fsdp1)
+
+
+def _plans(program: Program) -> Iterator[Anatomy]:
+    """What holds in each iteration."""
+    case = program.d.case
+    for gap in program.gaps[:-1]:
+        for op in gap:
+            case = msgspec.structs.replace(case, plan=op.plan_after(case.plan))
+        yield anatomy(msgspec.structs.replace(case, program=()))
