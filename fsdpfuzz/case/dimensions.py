@@ -10,6 +10,7 @@ from fsdpfuzz.case.hazards import HazardsDimension
 from fsdpfuzz.case.inputs import InputsDimension
 from fsdpfuzz.case.loss import LossDimension
 from fsdpfuzz.case.mem_tracker import MemTrackerDimension
+from fsdpfuzz.case.mesh import MeshDimension
 from fsdpfuzz.case.optimizer import OptimizerDimension
 from fsdpfuzz.case.program import ProgramDimension
 from fsdpfuzz.case.spec import CaseSpec
@@ -31,6 +32,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     ProgramDimension(),
     VariantsDimension(),
     MemTrackerDimension(),
+    MeshDimension(),
     OptimizerDimension(),
     LossDimension(),
     HazardsDimension(),

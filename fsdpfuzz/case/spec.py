@@ -13,6 +13,7 @@ from fsdpfuzz.case.dimension import Api
 from fsdpfuzz.case.inputs import Inputs
 from fsdpfuzz.case.loss import Loss
 from fsdpfuzz.case.mem_tracker import Probe
+from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.modules import Node
 from fsdpfuzz.case.operations import Op
 from fsdpfuzz.case.optimizer import Optimizer
@@ -47,6 +48,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     twins: Annotated[tuple[Variant, ...], Meta(max_length=8)] = ()
     """Other ways to run the same training; "twins" is their name in saved cases."""
     probes: tuple[Probe, ...] = ()
+    mesh: Mesh | None = None
+    """Replicas and shards; None for all ranks in one dimension."""
 
     @property
     def api(self) -> Api:

@@ -10,3 +10,9 @@ from torch.distributed.device_mesh import DeviceMesh
 def over_all(device: torch.device) -> DeviceMesh:
     """All ranks in one dimension."""
     return dist.init_device_mesh(device.type, (dist.get_world_size(),))  # type: ignore[attr-defined]
+
+
+def replicated(device: torch.device, replicate: int, shard: int) -> DeviceMesh:
+    """Replicas of a model that each lie on neighbouring ranks."""
+    names = ("replicate", "shard")
+    return dist.init_device_mesh(device.type, (replicate, shard), mesh_dim_names=names)  # type: ignore[attr-defined]

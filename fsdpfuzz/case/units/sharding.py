@@ -8,30 +8,39 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.recipe import Global, Value, Variable, call
 from fsdpfuzz.case.units.base import Option
+from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
     from fsdpfuzz.case.wrap import Unit
 
-Sharding = Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"]
-KEPT_WHOLE: tuple[Sharding, ...] = ("SHARD_GRAD_OP",)
+Sharding = Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"]
+HYBRID: tuple[Sharding, ...] = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+"""Those that take a mesh: sharded over one of its axes, replicated over the other."""
+KEPT_WHOLE: tuple[Sharding, ...] = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 """Those that do not reshard after forward."""
 
 
-def shards(case: CaseSpec, unit: Unit | None) -> int:  # noqa: ARG001
+def shards(case: CaseSpec, unit: Unit | None) -> int:
     """The number of ranks in the process group of a unit; all of them for None."""
-    return case.world_size
+    takes_mesh = unit is not None and getattr(unit, "sharding", HYBRID[0]) in HYBRID
+    return case.mesh.shard if case.mesh is not None and takes_mesh else case.world_size
 
 
 def mesh_of(a: Anatomy) -> Value:
     """The mesh that units are handed; None for a case in which none is."""
-    return None if a.fsdp1 else call("steps.mesh.over_all", Variable("device"))
+    device, mesh = Variable("device"), a.case.mesh
+    if mesh is not None:
+        return call("steps.mesh.replicated", device, mesh.replicate, mesh.shard)
+    return None if a.fsdp1 else call("steps.mesh.over_all", device)
 
 
-def arguments(a: Anatomy, unit: Unit, mesh: Value) -> dict[str, Value]:  # noqa: ARG001
+def arguments(a: Anatomy, unit: Unit, mesh: Value) -> dict[str, Value]:
     """How FSDP is told over which ranks a unit is sharded; ``mesh`` is that of `mesh_of`."""
-    return {} if a.fsdp1 else {"mesh": mesh}
+    if a.fsdp1:
+        return {"device_mesh": mesh} if getattr(unit, "sharding", None) in HYBRID else {}
+    return {"mesh": mesh}
 
 
 class ShardingOption(Option):
@@ -39,9 +48,10 @@ class ShardingOption(Option):
 
     name = "sharding"
     feature: ClassVar[Feature] = Feature(
-        about="FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, mixed (fsdp1 only)",
+        about="FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, _HYBRID_SHARD_ZERO2, mixed "
+        "(fsdp1 only)",
         group="Sharding",
-        values=("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "mixed"),
+        values=("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *HYBRID, "mixed"),
         apis=("fsdp1",),
     )
 
@@ -52,6 +62,11 @@ class ShardingOption(Option):
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """``sharding_strategy``."""
         yield "sharding_strategy", Global(f"torch.distributed.fsdp.ShardingStrategy.{value}")
+
+    def check_unit(self, a: Anatomy, unit: Unit, at: str) -> None:
+        """A hybrid strategy has a mesh."""
+        if getattr(unit, "sharding", None) in HYBRID and a.case.mesh is None:
+            raise CaseError("a hybrid strategy needs a mesh", path=at)
 
     def words(self, value: Any) -> str:
         """The strategy's name."""

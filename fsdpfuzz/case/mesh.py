@@ -1,0 +1,160 @@
+"""Two dimensions of ranks: units are sharded over one and replicated over the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from fsdpfuzz.case.base import Part
+from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
+from fsdpfuzz.case.units.sharding import HYBRID, Sharding
+from fsdpfuzz.case.wrap import Fsdp1Unit
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+    from fsdpfuzz.case.wrap import Plan
+
+Size = Annotated[int, Meta(ge=1, le=8)]
+
+_PLAIN: Mapping[Sharding, Sharding] = {
+    "HYBRID_SHARD": "FULL_SHARD",
+    "_HYBRID_SHARD_ZERO2": "SHARD_GRAD_OP",
+}
+"""What fsdp1 calls the same without replicas."""
+
+
+class Mesh(Part, frozen=True, kw_only=True):
+    """``init_device_mesh`` with the dimensions ``replicate`` and ``shard``.
+
+    fsdp2 shards all units over it, fsdp1 those with a hybrid strategy.
+    """
+
+    replicate: Size
+    shard: Size
+
+    def words(self) -> str:
+        """``2 replicas on 2 ranks each``."""
+        several = "replica" if self.replicate == 1 else "replicas"
+        return f"{self.replicate} {several} on {self.shard} rank{'s' * (self.shard > 1)} each"
+
+
+def with_plans(case: CaseSpec, change: Callable[[Plan], Plan]) -> CaseSpec:
+    """The case with all of its plans changed: its own, its variants', those it goes on under."""
+    replace = msgspec.structs.replace
+
+    def changed(part: Any) -> Any:
+        plan = getattr(part, "plan", None)
+        return part if plan is None else replace(part, plan=change(plan))
+
+    return replace(
+        case,
+        plan=change(case.plan),
+        program=tuple(changed(op) for op in case.program),
+        twins=tuple(changed(variant) for variant in case.twins),
+    )
+
+
+def with_strategies(plan: Plan, instead: Mapping[Sharding, Sharding]) -> Plan:
+    """The plan (fsdp1) with other sharding strategies; that of fsdp2 as it is."""
+    units: tuple[Any, ...] = tuple(
+        msgspec.structs.replace(unit, sharding=instead.get(unit.sharding, unit.sharding))
+        if isinstance(unit, Fsdp1Unit)
+        else unit
+        for unit in plan.units
+    )
+    return msgspec.structs.replace(plan, units=units)
+
+
+def over_mesh(case: CaseSpec, mesh: Mesh) -> CaseSpec:
+    """The case over a mesh; fsdp1's strategies become the hybrid ones that reshard alike."""
+    hybrid = {plain: name for name, plain in _PLAIN.items()}
+    case = with_plans(case, lambda plan: with_strategies(plan, hybrid))
+    return msgspec.structs.replace(case, mesh=mesh)
+
+
+class MeshDimension(Dimension):
+    """None, or how many replicas there are, and over how many ranks each of them is sharded."""
+
+    name = "mesh"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "mesh": Feature(
+            about="no, both (axes of several ranks), one replica, one shard: a mesh of two axes",
+            group="Sharding",
+            values=("no", "both", "one replica", "one shard"),
+            excludes={
+                "no": {"sharding": HYBRID},
+                **{
+                    shape: {
+                        "sharding": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
+                        "state_dict": ("local",),
+                    }
+                    for shape in ("both", "one replica", "one shard")
+                },
+            },
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Which axis has one rank only; the replicas' where both have."""
+        mesh = a.case.mesh
+        if mesh is None:
+            yield "mesh", "no"
+        elif mesh.replicate > 1:
+            yield "mesh", "both" if mesh.shard > 1 else "one shard"
+        else:
+            yield "mesh", "one replica"
+
+    def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
+        """The axes."""
+        if case.mesh is not None:
+            yield "mesh", case.mesh.words()
+
+    def check(self, a: Anatomy) -> None:
+        """It has as many places as there are ranks, and units that are sharded over it.
+
+        FSDP1 says that a mesh does not go with local state dicts.
+        """
+        case, mesh = a.case, a.case.mesh
+        if mesh is None:
+            return
+        if mesh.replicate * mesh.shard != case.world_size:
+            raise CaseError(f"{mesh.words()} is not world_size={case.world_size}", path="$.mesh")
+        if not a.fsdp1:
+            return
+        if not any(getattr(unit, "sharding", None) in HYBRID for unit in case.plan.units):
+            raise CaseError("fsdp1 has no unit with a hybrid strategy", path="$.mesh")
+        for i, op in enumerate(case.program):
+            if getattr(op, "form", "") == "local":
+                raise CaseError("form='local' goes with no mesh", path=f"$.program[{i}].form")
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """One dimension; fewer ranks along one of the two."""
+        mesh, replace = case.mesh, msgspec.structs.replace
+        if mesh is None:
+            return
+        plain = with_plans(case, lambda plan: with_strategies(plan, _PLAIN))
+        yield Simpler(replace(plain, mesh=None), "2-D mesh")
+        smaller = [(n, mesh.shard) for n in range(1, mesh.replicate)]
+        smaller += [(mesh.replicate, n) for n in range(1, mesh.shard)]
+        for replicas, shards in smaller:
+            size = replicas * shards
+            if size > 1:
+                less = Mesh(replicate=replicas, shard=shards)
+                yield Simpler(replace(case, mesh=less, world_size=size))
+
+    def on_ranks(self, case: CaseSpec, size: int) -> CaseSpec:
+        """More or fewer along one axis: one that has several ranks, or may have."""
+        mesh = case.mesh
+        if mesh is None:
+            return case
+        replicas, shards = mesh.replicate, mesh.shard
+        if size % shards == 0 and (replicas > 1 or size % replicas):
+            replicas = size // shards
+        elif size % replicas == 0:
+            shards = size // replicas
+        return msgspec.structs.replace(case, mesh=Mesh(replicate=replicas, shard=shards))

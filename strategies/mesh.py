@@ -1,0 +1,53 @@
+"""A mesh of two dimensions."""
+
+from __future__ import annotations
+
+from math import gcd
+
+import msgspec
+
+from fsdpfuzz.case import Plan, is_sound
+from fsdpfuzz.case.mesh import Mesh, over_mesh, with_plans
+from fsdpfuzz.strategies.drawing import Drawing
+
+FOUR = 4
+"""As many ranks as two axes of several ranks need."""
+
+
+def draw(d: Drawing) -> None:
+    """Any that has as many places as ranks, axes of one rank too; strategies become hybrid.
+
+    None where ranks part: replicas do not compare their order with each other. Some units of
+    fsdp1 stay as they are now and then. Shrinks towards none, then towards few replicas.
+    """
+    size = d.case.world_size
+    wanted, mixed = d.chance(12 if size < FOUR else 25), d.chance(12)
+    sizes = [n for n in range(size, 0, -1) if size % n == 0]
+    # Two axes of several ranks as often as the two meshes that have an axis of one.
+    shards = d.pick([n for n in sizes for _ in range(1 if n in (1, size) else 2)])
+    if not wanted or d.apart:
+        return
+    before = d.case
+    mesh = Mesh(replicate=size // shards, shard=shards)
+    meshed = over_mesh(before, mesh)
+    if mixed and len(before.plan.units) > 1:
+        # All but the last one that FSDP makes: the first that is listed.
+        units = (meshed.plan.units[0], *before.plan.units[1:])
+        meshed = msgspec.structs.replace(
+            meshed,
+            plan=msgspec.structs.replace(meshed.plan, units=units),
+        )
+    meshed = with_plans(meshed, lambda plan: _dividing(plan, shards))
+    if is_sound(meshed):
+        d.case = meshed
+
+
+def _dividing(plan: Plan, shards: int) -> Plan:
+    """The plan (fsdp2) with numbers of ranks that divide the shards."""
+    units = []
+    for unit in plan.units:
+        number = getattr(unit, "reshard_after_forward", None)
+        if number is not None and not isinstance(number, bool):
+            unit = msgspec.structs.replace(unit, reshard_after_forward=gcd(number, shards))
+        units.append(unit)
+    return msgspec.structs.replace(plan, units=tuple(units))

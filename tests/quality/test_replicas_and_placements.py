@@ -1,0 +1,38 @@
+"""A fault of replicas, or of a placement, is found, shrunk, and shown by a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdpfuzz.case import features
+from fsdpfuzz.loop import Api
+from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+
+PLANTS = "tests.planted.replicas"
+
+
+@pytest.mark.parametrize("fault", ["replicas_not_reduced", "replicas_divided_twice"])
+@pytest.mark.parametrize(("api", "ranks"), [("fsdp2", 2), ("fsdp1", 4)])
+def test_a_fault_of_replicas(fault: str, api: Api, ranks: int, tmp_path: Path) -> None:
+    # FSDP1 does not reduce over replicas of one rank anyway, which is known.
+    summary = hunt(f"{PLANTS}:{fault}", tmp_path, number=60, apis=(api,), world_sizes=(ranks,))
+    found = found_by(summary, f"grad_parity/mismatch/{api}")
+    case = case_of(found)
+    assert linears(case) <= 2
+    assert features(case)["mesh"] in ("both", "one shard")
+    assert case.world_size == ranks
+    assert_shown_by_its_script(found)
+
+
+def test_a_gradient_that_is_cut_along_another_dimension(tmp_path: Path) -> None:
+    found = found_by(
+        hunt(f"{PLANTS}:gradient_along_rows", tmp_path, number=60), "grad_parity/mismatch/fsdp2"
+    )
+    case = case_of(found)
+    assert linears(case) <= 2
+    placed = [placement for unit in case.plan.units for placement in unit.shard_placement]  # type: ignore[union-attr]
+    assert len(placed) == 1
+    assert placed[0].dim in (1, -1)
+    assert_shown_by_its_script(found)
