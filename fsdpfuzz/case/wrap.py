@@ -13,7 +13,7 @@ from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.modules import CLASSES, Place, Repeat
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import join, within
-from fsdpfuzz.case.units import OPTIONS, Precision, Sharding
+from fsdpfuzz.case.units import OPTIONS, Placement, Precision, Sharding
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Fsdp2Unit(Part, frozen=True, kw_only=True):
     precision: Precision | None = None
     ignored: tuple[ModulePath, ...] = ()
     """FQNs of the modules whose parameters are passed as ``ignored_params``."""
+    shard_placement: tuple[Placement, ...] = ()
+    """What ``shard_placement_fn`` says of the parameters that it names."""
 
 
 class Fsdp1Plan(Part, tag="fsdp1", tag_field="api", frozen=True, kw_only=True):

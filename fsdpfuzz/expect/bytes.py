@@ -1,9 +1,10 @@
 """How many bytes of parameters and gradients a rank must hold: arithmetic on the case.
 
-fsdp2 cuts each parameter along its first dimension into equal chunks, the last ones short or
-empty, and keeps every chunk in storage of the full chunk's size. fsdp1 lays the parameters of
-a unit out in one flat parameter and cuts that; with ``use_orig_params`` each parameter starts
-at a multiple of 16 bytes and the end is padded to a multiple of the number of shards.
+fsdp2 cuts each parameter along one dimension, as a rule the first, into equal chunks, the last
+ones short or empty, and keeps every chunk in storage of the full chunk's size. fsdp1 lays the
+parameters of a unit out in one flat parameter and cuts that; with ``use_orig_params`` each
+parameter starts at a multiple of 16 bytes and the end is padded to a multiple of the number of
+shards.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fsdpfuzz.case import (
     Step,
     ZeroGrad,
 )
+from fsdpfuzz.case.units.shard_placement import sharded_dims
 
 ITEM = 4
 """Bytes of an element: parameters and reduced gradients are float32."""
@@ -32,7 +34,7 @@ ALIGNED = 16
 
 def shard_bytes(a: Anatomy) -> int:
     """Bytes of parameters that each rank holds while every unit is sharded."""
-    total = 0
+    total, dims = 0, sharded_dims(a)
     for owner, parameters in a.managed.items():
         ranks = a.shards(owner)
         if owner is None:
@@ -40,7 +42,7 @@ def shard_bytes(a: Anatomy) -> int:
         elif isinstance(unit := a.options[owner], Fsdp1Unit):
             total += _flat_shard(unit, parameters, ranks)
         else:
-            total += sum(_chunk(parameter, ranks) for parameter in parameters)
+            total += sum(_chunk(p, dims.get(p.fqn, 0), ranks) for p in parameters)
     return ITEM * total
 
 
@@ -51,7 +53,7 @@ def managed_bytes(a: Anatomy) -> int:
 
 def grad_bytes(a: Anatomy, rank: int) -> int:
     """Bytes of gradients on ``rank`` when every trainable parameter has one, reduced."""
-    total = 0
+    total, dims = 0, sharded_dims(a)
     for owner, parameters in a.managed.items():
         ranks = a.shards(owner)
         at = rank % ranks
@@ -60,7 +62,7 @@ def grad_bytes(a: Anatomy, rank: int) -> int:
         if unit is None:
             total += sum(p.numel for p in trained)
         elif not isinstance(unit, Fsdp1Unit):
-            total += sum(_rows(p, at, ranks) for p in trained)
+            total += sum(_part(p, dims.get(p.fqn, 0), at, ranks) for p in trained)
         elif unit.use_orig_params:
             total += _orig_shard(unit, parameters, {p.fqn for p in trained}, at, ranks)
         elif trained:
@@ -123,16 +125,20 @@ def steps_after_backward(a: Anatomy) -> int:
     return steps
 
 
-def _chunk(parameter: Parameter, ranks: int) -> int:
-    """Elements of a full chunk of dimension 0."""
-    return -(-parameter.shape[0] // ranks) * prod(parameter.shape[1:])
+def _chunk(parameter: Parameter, dim: int, ranks: int) -> int:
+    """Elements of a full chunk along a dimension."""
+    return -(-parameter.shape[dim] // ranks) * _across(parameter, dim)
 
 
-def _rows(parameter: Parameter, rank: int, ranks: int) -> int:
-    """Elements of dimension 0's chunk that ``rank`` really has."""
-    rows = -(-parameter.shape[0] // ranks)
-    mine = min(max(parameter.shape[0] - rank * rows, 0), rows)
-    return mine * prod(parameter.shape[1:])
+def _part(parameter: Parameter, dim: int, rank: int, ranks: int) -> int:
+    """Elements of a dimension's chunk that ``rank`` really has."""
+    size = -(-parameter.shape[dim] // ranks)
+    mine = min(max(parameter.shape[dim] - rank * size, 0), size)
+    return mine * _across(parameter, dim)
+
+
+def _across(parameter: Parameter, dim: int) -> int:
+    return prod(parameter.shape[:dim] + parameter.shape[dim + 1 :])
 
 
 def _layout(

@@ -10,6 +10,7 @@ from fsdpfuzz.case.units.ignored import Ignored
 from fsdpfuzz.case.units.limit_all_gathers import LimitAllGathers
 from fsdpfuzz.case.units.precision import Precision, PrecisionOption
 from fsdpfuzz.case.units.reshard_after_forward import ReshardAfterForward
+from fsdpfuzz.case.units.shard_placement import Placement, ShardPlacement
 from fsdpfuzz.case.units.sharding import Sharding, ShardingOption
 from fsdpfuzz.case.units.use_orig_params import UseOrigParams
 
@@ -23,7 +24,8 @@ OPTIONS: tuple[Option, ...] = (
     PrecisionOption(),
     CpuOffload(),
     Ignored(),
+    ShardPlacement(),
 )
 """In the order in which they are told."""
 
-__all__ = ["OPTIONS", "Option", "Precision", "Sharding"]
+__all__ = ["OPTIONS", "Option", "Placement", "Precision", "Sharding"]

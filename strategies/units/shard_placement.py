@@ -1,0 +1,33 @@
+"""``shard_placement_fn``."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Unit
+from fsdpfuzz.case.units.shard_placement import Placement
+from fsdpfuzz.strategies.drawing import Drawing, one_unit
+
+
+def draw(d: Drawing) -> None:
+    """For some parameters of each unit another dimension that divides evenly, as FSDP wants it.
+
+    Counted from the first or from the last, rarely an uneven one: FSDP refuses it. Now and then
+    the first dimension by name. Shrinks towards none.
+    """
+    if d.a.fsdp1 or not d.chance(12):
+        return
+    anyhow = d.chance(3)
+    units: tuple[Unit, ...] = d.case.plan.units
+    for i, unit in enumerate(units):
+        owned = d.a.owned[unit.path]
+        ranks = d.a.shards(unit.path)
+        chosen = []
+        for parameter, wanted in zip(owned, d.mask(len(owned)), strict=True):
+            shape = parameter.shape
+            even = [n for n, size in enumerate(shape) if n and (anyhow or size % ranks == 0)]
+            dims = [*even, *(n - len(shape) for n in even)]
+            if not dims and shape and d.chance(25):
+                dims = [0, -len(shape)]
+            if wanted and dims:
+                named = d.a.canonical(parameter.fqn)
+                chosen.append(Placement(parameter=named, dim=d.pick(dims)))
+        one_unit(d, "shard_placement", tuple(chosen), unit=i)
