@@ -76,7 +76,7 @@ class Files:
 
     def _end(self, summary: Summary) -> None:
         from fsdpfuzz.cli._junit import write_junit
-        from fsdpfuzz.show import RESULT
+        from fsdpfuzz.corpus import RESULT
 
         document = summary_document(summary)
         json, junit = self._json, self._junit

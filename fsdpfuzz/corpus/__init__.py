@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.corpus._entry import (
+    RESULT,
     Entry,
     Found,
     decode_strictly,
@@ -25,6 +26,7 @@ from fsdpfuzz.corpus._store import Store, slug
 from fsdpfuzz.corpus._write import write_atomically
 
 __all__ = [
+    "RESULT",
     "Added",
     "Entry",
     "Found",

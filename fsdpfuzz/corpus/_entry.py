@@ -41,6 +41,8 @@ KNOWN_FOLDER = "known"
 """Name of the folder, inside a corpus, that holds known defects."""
 IN_FLIGHT = "inflight-"
 """How the names of files begin that hold a case under way."""
+RESULT = "result.json"
+"""Name of the file with a run's result, which lies in the run's folder beside its cases."""
 
 _AT_PATH = re.compile(r"(?P<reason>.*) - at (?:`key` in )?`(?P<path>\$.*)`", re.DOTALL)
 T = TypeVar("T")
@@ -137,9 +139,9 @@ def write_entry(path: Path, entry: Entry, *, durable: bool = True) -> None:
 def find_entries(paths: Iterable[Path]) -> Iterator[Path]:
     """The case files among ``paths``: files as named, folders searched through, sorted.
 
-    In folders known defects, hidden files and cases under way are passed over. A file that
-    is met twice is given once. :class:`UsageError` for a path that does not exist or that
-    by its name holds no case.
+    In folders known defects, hidden files, results of runs and cases under way are passed over.
+    A file that is met twice is given once. :class:`UsageError` for a path that does not exist
+    or that by its name holds no case.
     """
     seen: set[Path] = set()
     for path in paths:
@@ -206,6 +208,7 @@ def _below(folder: Path) -> list[Path]:
         file
         for file in folder.rglob("*.json")
         if not file.name.startswith(IN_FLIGHT)
+        and file.name != RESULT
         and not any(
             part.startswith(".") or part == KNOWN_FOLDER for part in file.relative_to(folder).parts
         )

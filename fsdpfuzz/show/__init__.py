@@ -8,7 +8,7 @@ from __future__ import annotations
 from fsdpfuzz.show._ascii import in_ascii, spell_out, wants_ascii
 from fsdpfuzz.show._doctor import Check, Diagnosis, Skipped, as_diagnosis, diagnose
 from fsdpfuzz.show._draw import case_tree, draw, fact_texts, facts
-from fsdpfuzz.show._history import RESULT, PastRun
+from fsdpfuzz.show._history import PastRun
 from fsdpfuzz.show._limits import Memory, memory_limits
 from fsdpfuzz.show._pairs import BlindSpot, PairCounts, PairTable, Value
 from fsdpfuzz.show._record import (
@@ -30,7 +30,6 @@ from fsdpfuzz.show._tests import (
 from fsdpfuzz.show._words import program_lines
 
 __all__ = [
-    "RESULT",
     "BlindSpot",
     "Check",
     "Checked",

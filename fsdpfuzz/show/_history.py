@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-RESULT = "result.json"
-"""A run's result, which `fsdpfuzz run` leaves in the run's folder."""
+from fsdpfuzz.corpus import RESULT
+
 MAX_RUNS = 30
 MAX_BYTES = 16 << 20
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-(\d\d)(\d\d)\d\d-.+")

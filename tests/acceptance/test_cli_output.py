@@ -42,6 +42,8 @@ def test_each_run_has_a_folder_and_says_where_its_report_is(program: list[str]) 
         assert entry.found.shrink_steps > 0, "the smallest case takes the place of the first"
         assert json.loads((run / "result.json").read_text())["output"].endswith(run.name)
     assert not (folder / ".fsdpfuzz/failures").exists()
+    listed = call(program, "corpus", "list", ".fsdpfuzz").stdout
+    assert listed.count("big/mismatch/fsdp2") == 2, "the folder of a run is a corpus"
     assert first.name in (second / "report.html").read_text(), "the report lists earlier runs"
 
 

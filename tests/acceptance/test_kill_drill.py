@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpfuzz.corpus import read_entry
+from fsdpfuzz.corpus import RESULT, read_entry
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("FSDPFUZZ_KILLS", "3"))
@@ -111,6 +111,9 @@ def test_a_rerun_after_a_kill_finds_the_same(
 
 
 def assert_whole(output: Path) -> None:
-    """Every case in the folder can be read."""
+    """Every case in the folder can be read, and every result."""
     for path in output.rglob("*.json"):
-        read_entry(path)
+        if path.name == RESULT:
+            json.loads(path.read_bytes())
+        else:
+            read_entry(path)
