@@ -23,8 +23,11 @@ def draw(d: Drawing) -> None:
         d.put(frozen=other_paths(d) if d.chance(50) else ())
         return
     flat = [u for u in d.a.options.values() if isinstance(u, Fsdp1Unit) and not u.use_orig_params]
-    whole = bool(flat) and not d.chance(3)
+    # Drawn in any case: what is plainer must not cost Hypothesis a choice more.
+    whole = not d.chance(3) and bool(flat)
     kinds: tuple[str, ...] = ("none", "units") if whole else _MASKS
+    if not whole and adapter_names(d.a):
+        kinds += ("adapters", "adapters")  # What adapters are for.
     if d.focus == "fine_tune":
         kinds = tuple(kind for kind in kinds if kind != "none")
     kind = d.pick(kinds)

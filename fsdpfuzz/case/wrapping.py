@@ -42,7 +42,9 @@ class Wrapping:
         """Checkpoints and units, the deepest first: then nothing around a module is wrapped yet."""
         body: list[Statement] = []
         early: dict[tuple[str, str], Variable] = {}
-        for unit in self.a.plan.units:
+        # Where one unit is all there is, the model is untouched until it is made.
+        alone = len(self.a.plan.units) + len(self.a.case.checkpoints) == 1
+        for unit in () if alone else self.a.plan.units:
             for option in OPTIONS:
                 value = getattr(unit, option.name, None)
                 if option.early and option.has(unit) and value != option.default(unit):

@@ -10,9 +10,7 @@ from fsdpfuzz.repro.fold import Rename, attribute, plain
 from fsdpfuzz.repro.source import assigned, bodies_of, names_in
 from fsdpfuzz.repro.variables import propagated
 
-_DROPPABLE = frozenset(
-    {"named", "mesh", "loss", "weights", "seeded", "kept", "pending", "rank", "right"}
-)
+_DROPPABLE = frozenset({"named", "mesh", "loss", "weights", "kept", "pending", "rank", "right"})
 """Variables that are assigned for their value alone."""
 
 

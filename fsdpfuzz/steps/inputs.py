@@ -9,6 +9,11 @@ STRIDE = 8
 """Seeds between one forward's inputs and the next one's: one for each rank."""
 
 
+def seeded(seed: int, i: int, rank: int) -> torch.Generator:
+    """A source of random numbers for the forward number ``i``, another one on each rank."""
+    return torch.Generator().manual_seed(seed + STRIDE * i + rank + 1)
+
+
 def dense(
     shape: tuple[int, ...],
     seed: int,
@@ -19,8 +24,7 @@ def dense(
     requires_grad: bool = False,
 ) -> Tensor:
     """Normal random inputs of the forward number ``i``."""
-    seeded = torch.Generator().manual_seed(seed + STRIDE * i + rank + 1)  # own inputs on each rank
-    x = torch.randn(shape, generator=seeded).to(device, dtype)
+    x = torch.randn(shape, generator=seeded(seed, i, rank)).to(device, dtype)
     if requires_grad:
         x.requires_grad_()
     return x
@@ -30,5 +34,4 @@ def tokens(
     rows: int, shape: tuple[int, int], seed: int, i: int, rank: int, device: torch.device
 ) -> Tensor:
     """Random integers below ``rows`` for the forward number ``i``."""
-    seeded = torch.Generator().manual_seed(seed + STRIDE * i + rank + 1)  # own inputs on each rank
-    return torch.randint(rows, shape, generator=seeded).to(device)
+    return torch.randint(rows, shape, generator=seeded(seed, i, rank)).to(device)

@@ -119,7 +119,8 @@ class Growth:
         if slot.width != TOKENS:
             # A second one keeps parameters in the majority.
             kinds = ["linear", *kinds, "linear"]
-        one = module_strategies()[self.d.pick(kinds)]
+        # Also where there is no choice: tokens would need fewer and count as simpler than data.
+        one = module_strategies()[kinds[self.d.between(0, len(kinds) - 1)]]
         self.leaves -= not one.holds
         return one.draw(self, slot)
 

@@ -25,7 +25,7 @@ def draw(d: Drawing) -> None:
             shape = parameter.shape
             even = [n for n, size in enumerate(shape) if n and (anyhow or size % ranks == 0)]
             dims = [*even, *(n - len(shape) for n in even)]
-            if not dims and shape and d.chance(25):
+            if not dims and shape and d.chance(50):
                 dims = [0, -len(shape)]
             if wanted and dims:
                 named = d.a.canonical(parameter.fqn)

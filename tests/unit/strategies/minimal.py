@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, find, settings
@@ -13,7 +14,6 @@ T = TypeVar("T")
 FAST = settings(
     max_examples=4000,
     database=None,
-    derandomize=True,
     deadline=None,
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
@@ -22,4 +22,4 @@ FAST = settings(
 
 def minimal(strategy: st.SearchStrategy[T], condition: Callable[[T], Any] = lambda _: True) -> T:
     """What a failure that needs only ``condition`` shrinks to."""
-    return find(strategy, condition, settings=FAST)
+    return find(strategy, condition, settings=FAST, random=Random(0))
