@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,17 +16,20 @@ from fsdpfuzz.case import (
     Linear,
     Node,
     NodeBase,
+    Sequential,
     Tokens,
     decode,
     encode,
     innermost,
     join,
     own_places,
+    within,
 )
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce.names import renamed, size_fields
 
 replace = msgspec.structs.replace
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(slots=True)
@@ -51,6 +54,7 @@ def smaller_models(case: CaseSpec) -> Iterator[CaseSpec]:
     yield from _without_children(model)
     yield from _by_child(model)
     yield from _as_linear(model)
+    yield from _as_two_layers(model)
     yield from _plainer(model)
     yield from _dense_inputs(model)
     yield from _narrower(case)
@@ -119,6 +123,28 @@ def _as_linear(model: _Model) -> Iterator[CaseSpec]:
         plain = Linear(out=place.width_out, bias=False)
         if place.width_in and node != plain and not isinstance(node, Linear):
             yield from _changed(model, {id(node): plain})
+
+
+def _as_two_layers(model: _Model) -> Iterator[CaseSpec]:
+    """A module that makes several of its own gives way to two linear layers.
+
+    One of them takes what was put on one of its modules, a unit say, the other what was put on
+    the rest: so a finding that needs one unit in another does not keep an adapter for it.
+    """
+    width = model.case.inputs.width_out()
+    places = own_places(model.case.model, width)
+    for place in places:
+        node = place.node
+        if node is None or not place.width_in or _children(node):
+            continue
+        inner = [p.path for p in places if p.path != place.path and within(p.path, place.path)]
+        layer = Linear(out=place.width_out, bias=False)
+        for path in inner if len(inner) > 1 else ():
+            apart = [p for p in inner if not within(path, p)]
+            for own, other in (("0", "1"), ("1", "0")):
+                inside = {p: own if within(p, path) else other for p in apart}
+                chain = Sequential(children=(layer, layer))
+                yield from _changed(model, {id(node): chain}, inside)
 
 
 def _plainer(model: _Model) -> Iterator[CaseSpec]:
@@ -202,8 +228,12 @@ def _resized(node: Node, sizes: dict[int, int]) -> Node:
     return made
 
 
-def _changed(model: _Model, by: dict[int, Node]) -> Iterator[CaseSpec]:
+def _changed(
+    model: _Model, by: dict[int, Node], inside: Mapping[str, str] = NOTHING
+) -> Iterator[CaseSpec]:
     """The case with nodes replaced; nothing where the widths then clash.
+
+    ``inside`` names, for modules that a node made itself, their path in the one that replaces it.
 
     A node that gives way leaves its name, and what was put there (a unit, a checkpoint), to
     the one in its place, unless that one brings such a thing along itself. A single layer in its
@@ -259,7 +289,7 @@ def _changed(model: _Model, by: dict[int, Node]) -> Iterator[CaseSpec]:
         while holder not in model_paths:
             holder = holder.rpartition(".")[0]
         if holder in moved:
-            new = join(moved[holder], path[len(holder) :].lstrip("."))
+            new = join(moved[holder], inside.get(path, path[len(holder) :].lstrip(".")))
             if new in known:
                 return new
         layer = innermost(path, layers)

@@ -17,7 +17,7 @@ from tests.planted.hunting import (
 )
 
 STATE = "tests.quality.planted_state"
-LINES = 75
+LINES = 60
 """Of a script with two units, of which one may lie in an adapter."""
 
 
