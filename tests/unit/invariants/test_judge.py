@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fsdpfuzz.case import Forward
+from fsdpfuzz.case import Forward, Variant
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect.rounding import FLOAT16_EPS
 from fsdpfuzz.invariants import broken, invariant_of, judge, tolerance
@@ -66,6 +66,30 @@ def test_the_first_cause_is_reported_alone() -> None:
     (finding,) = judge(again, observed(subject(comparisons=wrong))).findings
     assert (finding.key, finding.detail) == ("grad_parity/mismatch/fsdp2", "zero")
     assert (finding.op, finding.operation, finding.ranks) == (1, "backward", (0, 1))
+
+
+def test_what_is_seen_after_the_program_hides_nothing_before_it() -> None:
+    late = comparison(quantity="param", op=len(CASE.program), error=9.0)
+    early = comparison(quantity="grad", op=1, error=1.0)
+    (finding,) = judge(CASE, observed(subject(comparisons=(late, early)))).findings
+    assert (finding.invariant, finding.op) == ("grad_parity", 1)
+    (finding,) = judge(CASE, observed(subject(comparisons=(late,)))).findings
+    assert (finding.invariant, finding.op) == ("param_parity", -1)
+
+
+@pytest.mark.parametrize("names", [("case", "reshard"), ("reshard", "case")])
+def test_a_mismatch_hides_none_of_another_training(names: tuple[str, str]) -> None:
+    case = msgspec.structs.replace(CASE, twins=(Variant(name="reshard", plan=CASE.plan),))
+    early = comparison(quantity="output", name="output[0]", op=0, error=9.0)
+    later = comparison(quantity="param", op=2, error=9.0)
+    last = comparison(quantity="param", op=2, error=9.0)
+    subjects = (
+        subject(name=names[0], comparisons=(early, last)),
+        subject(name=names[1], comparisons=(later,)),
+    )
+    found = judge(case, observed(*subjects, case=case)).findings
+    seen = {(f.variant or "case", f.invariant) for f in found}
+    assert seen == {(names[0], "output_parity"), (names[1], "param_parity")}
 
 
 def test_a_cause_does_not_hide_what_does_not_follow_from_it() -> None:
