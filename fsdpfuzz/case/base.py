@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -40,10 +41,17 @@ class Part(
     Defaults are left out of the JSON, so a field that is added later with a default
     changes neither the text nor the digest of the cases that exist already.
 
-    Two are equal where their JSON is the same. As numbers ``True`` and ``1`` are equal, too, and
-    a default that is left out equals one that is written; whatever is remembered of one of
-    them (a digest, an anatomy) would then be taken for the other's.
+    Two are equal where their JSON is the same. As numbers ``True`` and ``1`` are equal, too;
+    whatever is remembered of one of them (a digest, an anatomy) would then be taken for the
+    other's.
     """
+
+    def __post_init__(self) -> None:
+        # What is left out of the JSON is the default itself, not what equals it.
+        for name, default in _defaults(type(self)):
+            value = getattr(self, name)
+            if value is not default and type(value) is type(default) and value == default:
+                msgspec.structs.force_setattr(self, name, default)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -55,9 +63,27 @@ class Part(
     __hash__ = msgspec.Struct.__hash__
 
 
+@cache
+def _defaults(kind: type[msgspec.Struct]) -> tuple[tuple[str, object], ...]:
+    """The fields with a default of which there can be two that are equal."""
+    return tuple(
+        (field.name, field.default)
+        for field in msgspec.structs.fields(kind)
+        if isinstance(field.default, float | int | str | Part)
+    )
+
+
 def default_of(kind: type[msgspec.Struct], field: str) -> object:
     """The default of a field; :data:`msgspec.NODEFAULT` where it has none."""
-    return next(f.default for f in msgspec.structs.fields(kind) if f.name == field)
+    found = next(f for f in msgspec.structs.fields(kind) if f.name == field)
+    if found.default_factory is not msgspec.NODEFAULT:
+        return found.default_factory()
+    return found.default
+
+
+def written(default: float) -> float:
+    """A default that stands in the JSON even so, as the oldest cases have it."""
+    return msgspec.field(default_factory=partial(float, default))
 
 
 def on(value: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case.base import Probability
+from fsdpfuzz.case.base import Probability, written
 from fsdpfuzz.case.modules.base import Build, Leaf, takes_features
 from fsdpfuzz.case.recipe import Value, call
 
@@ -10,7 +10,7 @@ from fsdpfuzz.case.recipe import Value, call
 class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
     """``nn.Dropout(p)``; the random state is set alike before each forward."""
 
-    p: Probability = 0.1
+    p: Probability = written(0.1)
 
     def width_after(self, width: int, at: str = "$.model") -> int:
         """Keeps the width."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from fsdpfuzz.case.base import Count, Probability, Width
+from fsdpfuzz.case.base import Count, Probability, Width, written
 from fsdpfuzz.case.modules.base import (
     TOKENS,
     Brought,
@@ -36,7 +36,7 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
     hidden: Width = 8
     encoders: Count = 2
     decoders: Count = 2
-    dropout: Probability = 0.1
+    dropout: Probability = written(0.1)
 
     def width_after(self, width: int, at: str = "$.model") -> int:
         """As many as there are tokens."""

@@ -20,7 +20,6 @@ from fsdpfuzz.case import (
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
-    Optimizer,
     Plan,
     Step,
     anatomy,
@@ -45,7 +44,6 @@ SIMPLEST: dict[str, CaseSpec] = {
         model=Linear(out=1, bias=False),
         inputs=Dense(width=1, batch=1),
         plan=plan,
-        optimizer=Optimizer(momentum=0.9),  # as JSON something else than the default left out
         program=ONCE,
     )
     for api, plan in PLANS.items()
