@@ -60,6 +60,7 @@ from fsdpfuzz.case.freezing import adapter_names
 from fsdpfuzz.case.hazards import (
     called_units,
     identity_units,
+    kept_whole,
     kept_without_gradient,
     single_element_units,
     units_without_gradient,
@@ -235,6 +236,7 @@ __all__ = [
     "is_orderly",
     "is_sound",
     "join",
+    "kept_whole",
     "kept_without_gradient",
     "load",
     "lower",

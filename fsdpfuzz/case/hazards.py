@@ -42,13 +42,19 @@ def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
     )
 
 
-def kept_without_gradient(a: Anatomy) -> tuple[str, ...]:
-    """Units without gradient that fsdp1 leaves unsharded between forward and backward."""
+def kept_whole(a: Anatomy) -> tuple[str, ...]:
+    """Units that fsdp1 leaves unsharded between forward and backward."""
     return tuple(
         path
-        for path in units_without_gradient(a)
-        if isinstance(unit := a.options[path], Fsdp1Unit) and unit.sharding in KEPT_WHOLE
+        for path, unit in a.options.items()
+        if isinstance(unit, Fsdp1Unit) and unit.sharding in KEPT_WHOLE
     )
+
+
+def kept_without_gradient(a: Anatomy) -> tuple[str, ...]:
+    """Units without gradient that fsdp1 leaves unsharded between forward and backward."""
+    kept = kept_whole(a)
+    return tuple(path for path in units_without_gradient(a) if path in kept)
 
 
 def identity_units(a: Anatomy) -> tuple[str, ...]:

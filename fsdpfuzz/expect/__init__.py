@@ -16,7 +16,7 @@ from fsdpfuzz.expect.bytes import (
 )
 from fsdpfuzz.expect.offloads import offload_entries
 from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting
-from fsdpfuzz.expect.reshards import backward_reshards, unreached_roots
+from fsdpfuzz.expect.reshards import backward_reshards, may_stay_whole, unreached_roots
 from fsdpfuzz.expect.rounding import (
     DIVERGED,
     FLOAT32_EPS,
@@ -45,6 +45,7 @@ __all__ = [
     "grads_known",
     "is_cut",
     "managed_bytes",
+    "may_stay_whole",
     "measured",
     "offload_entries",
     "optional_keys",

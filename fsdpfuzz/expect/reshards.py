@@ -1,4 +1,4 @@
-"""Which units fsdp1 must reshard in a backward by a hook of their own.
+"""Which units are sharded after a backward, and which fsdp1 must reshard by a hook of their own.
 
 A unit that requires grad has the hook on its flat parameter, and it runs when backward
 reaches any of the unit's parameters. A frozen unit has it on the inputs of its first call
@@ -13,6 +13,7 @@ from fsdpfuzz.case import (
     Backward,
     Forward,
     Situation,
+    kept_whole,
     units_without_gradient,
     within,
 )
@@ -64,6 +65,18 @@ def _trained_units(a: Anatomy, now: Situation) -> dict[str, bool]:
         if owner is not None and getattr(a.options[owner], "use_orig_params", False):
             trained[owner] = trained.get(owner, False) or now.trained[fqn]
     return trained
+
+
+def may_stay_whole(a: Anatomy, op: int) -> frozenset[str]:
+    """Units that may stay unsharded after the backward ``op``; all others are sharded again.
+
+    Gradients that are not reduced stay whole, parameters do not: only fsdp1's strategies that
+    keep them whole after forward keep them after such a backward, too.
+    """
+    now = a.at(op)
+    passes = [p for p in a.case.program[:op] if isinstance(p, Forward) and p.waits]
+    kept = kept_whole(now) if passes and not passes[-1].sync else ()
+    return unreached_roots(now).union(kept)
 
 
 def unreached_roots(a: Anatomy) -> frozenset[str]:

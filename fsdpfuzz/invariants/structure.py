@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, call
-from fsdpfuzz.expect import unreached_roots
+from fsdpfuzz.expect import may_stay_whole
 from fsdpfuzz.invariants.base import Invariant, operation, subjects, variant_name
 from fsdpfuzz.invariants.evidence import (
     SEEN,
@@ -80,7 +80,7 @@ class ReshardedAfterBackward(Invariant):
         """The first backward that leaves a unit whole."""
         for report, subject, run in subjects(a, observation):
             for state in subject.unit_states:
-                exempt = unreached_roots(run.at(state.op))
+                exempt = may_stay_whole(run, state.op)
                 unsharded = [path for path in state.unsharded if path not in exempt]
                 if unsharded:
                     yield Finding(

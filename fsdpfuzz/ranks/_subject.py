@@ -147,12 +147,11 @@ class Observer:
         self.reshards.append(self.sharded.resharded(self._counters.resharded))
         for item in finished:
             self._compare_input_grad(op, item)
-        if not finished[0].synchronised:
-            return
         if not any(item.loss.requires_grad for item in finished):
             return  # there was nothing to go back through
         self.unit_states.append(UnitState(op=op, unsharded=self.sharded.unsharded()))
-        self._compare(op, "grad")
+        if finished[0].synchronised:
+            self._compare(op, "grad")
 
     def _compare(self, op: int, quantity: Literal["grad", "param"]) -> None:
         grads = quantity == "grad"

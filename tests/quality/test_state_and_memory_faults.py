@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import (
@@ -43,6 +44,13 @@ def case(plan: Plan, *program: Forward | Backward | Step | StateDict) -> CaseSpe
 
 TRACKED = MEMORY[1].small
 assert TRACKED is not None
+
+KEPT = (Fsdp1Unit(path="0", sharding="SHARD_GRAD_OP"), Fsdp1Unit(path="1"), Fsdp1Unit(path=""))
+ACCUMULATING = msgspec.structs.replace(
+    case(Fsdp1Plan(units=KEPT), Forward(sync=False), Backward(), *TRAIN),
+    model=Sequential(children=(Linear(out=3), Linear(out=2), Linear(out=2))),
+)
+"""Unit 0 is whole after the first backward as promised."""
 
 FAULTS = {
     "fsdp1_loses_a_key": (case(FSDP1, StateDict()), "state_dict_keys/mismatch/fsdp1:missing"),
@@ -93,7 +101,13 @@ def test_a_planted_fault_is_found(fault: str) -> None:
     assert any(finding.key.startswith(key) for finding in found.findings), found
 
 
+def test_a_unit_left_whole_is_found_also_without_synchronisation() -> None:
+    plant = "benchmarks.faults.plants:fsdp1_accumulation_never_frees"
+    (finding,) = verdict(ACCUMULATING, plant).findings
+    assert (finding.key, finding.op) == ("resharded_after_backward/leak/fsdp1", 1)
+
+
 def test_without_a_fault_the_same_cases_pass() -> None:
     with Pool(2, "gloo") as pool:
-        for example, _ in FAULTS.values():
+        for example in (ACCUMULATING, *(example for example, _ in FAULTS.values())):
             assert judge(example, pool.run(example)).status == "passed"

@@ -23,7 +23,7 @@ from fsdpfuzz.case import (
     Sequential,
     anatomy,
 )
-from fsdpfuzz.expect import backward_reshards
+from fsdpfuzz.expect import backward_reshards, may_stay_whole
 
 TWO = Sequential(children=(Linear(out=2), Linear(out=2)))
 ITERATION: tuple[Op, ...] = (Forward(), Backward())
@@ -112,3 +112,37 @@ def test_nothing_is_promised_where_hooks_belong_to_other_backwards() -> None:
         program=ITERATION,
     )
     assert reshards(second) is None
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_without_synchronisation_only_what_forward_keeps_whole_stays_so(*, sync: bool) -> None:
+    program = (Forward(sync=sync), Backward(), Forward(), Backward())
+    given = CaseSpec(
+        world_size=4,
+        model=Sequential(children=tuple(Linear(out=2) for _ in range(5))),
+        inputs=Dense(width=2),
+        plan=Fsdp1Plan(
+            units=(
+                Fsdp1Unit(path="0", sharding="SHARD_GRAD_OP"),
+                Fsdp1Unit(path="1", sharding="FULL_SHARD"),
+                Fsdp1Unit(path=""),
+            )
+        ),
+        program=program,
+    )
+    a = anatomy(given)
+    assert may_stay_whole(a, 1) == (set() if sync else {"0"})
+    assert may_stay_whole(a, 3) == set()
+
+
+def test_fsdp2_shards_again_without_synchronisation() -> None:
+    given = CaseSpec(
+        world_size=2,
+        model=TWO,
+        inputs=Dense(width=2),
+        plan=Fsdp2Plan(
+            units=(Fsdp2Unit(path="0", reshard_after_forward=False), Fsdp2Unit(path=""))
+        ),
+        program=(Forward(sync=False), Backward()),
+    )
+    assert may_stay_whole(anatomy(given), 1) == set()
