@@ -13,6 +13,7 @@ from fsdpfuzz.expect.bytes import (
     shard_bytes,
     steps_after_backward,
     unit_numel,
+    whole_bytes,
 )
 from fsdpfuzz.expect.offloads import offload_entries
 from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting
@@ -61,4 +62,5 @@ __all__ = [
     "steps_after_backward",
     "unit_numel",
     "unreached_roots",
+    "whole_bytes",
 ]

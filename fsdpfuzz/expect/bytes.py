@@ -9,7 +9,7 @@ shards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 
 from fsdpfuzz.case import (
@@ -43,6 +43,26 @@ def shard_bytes(a: Anatomy) -> int:
             total += _flat_shard(unit, parameters, ranks)
         else:
             total += sum(_chunk(p, dims.get(p.fqn, 0), ranks) for p in parameters)
+    return ITEM * total
+
+
+def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
+    """The most bytes that units add to their shards while they are whole.
+
+    Gathered are padded shards of every rank. fsdp2 gathers along the first dimension, so that
+    parameters cut along another one are then laid out anew, beside what was gathered.
+    """
+    total, dims = 0, sharded_dims(a)
+    for owner, parameters in a.managed.items():
+        if owner is None or owner not in owners:
+            continue
+        ranks = a.shards(owner)
+        if isinstance(unit := a.options[owner], Fsdp1Unit):
+            total += ranks * _flat_shard(unit, parameters, ranks)
+            continue
+        for p in parameters:
+            dim = dims.get(p.fqn, 0)
+            total += ranks * _chunk(p, dim, ranks) + (p.numel if dim else 0)
     return ITEM * total
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
+from typing import ClassVar
 
 from fsdpfuzz.case import WIDTHS, Anatomy, Backward
 from fsdpfuzz.case.recipe import MODEL, Do, Value, Variable, call
@@ -15,6 +17,7 @@ from fsdpfuzz.expect import (
     steps_after_backward,
     unit_numel,
     unreached_roots,
+    whole_bytes,
 )
 from fsdpfuzz.invariants.base import Invariant, subjects, variant_name
 from fsdpfuzz.invariants.evidence import SEEN, Evidence, judged
@@ -32,76 +35,98 @@ ROUNDED = 512
 _SHARDS, _DEVICE, _LEAST = "shards", "device", "least"
 
 
-class ShardBytes(Invariant):
+class _HeldBytes(Invariant):
+    """After the program, in bytes."""
+
+    quantity: ClassVar[str]
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """The first rank of each variant with more or less than it may hold."""
+        told = set()
+        for report, subject, run in subjects(a, observation):
+            if subject.name in told or not _measured(a, subject) or not settled(run):
+                continue
+            bounds = self.bounds(run, report.rank, subject)
+            if bounds is None:
+                continue
+            held, (least, most) = self.held(subject), bounds
+            if least <= held <= most:
+                continue
+            told.add(subject.name)
+            yield Finding(
+                invariant=self.name,
+                symptom="leak" if held > most else "mismatch",
+                api=a.api,
+                kind=_more(held, most),
+                variant=variant_name(subject),
+                quantity=self.quantity,
+                ranks=(report.rank,),
+                world_size=a.case.world_size,
+                observed=str(held),
+                expected=_range(least, most),
+                note="after the program",
+            )
+
+    @abstractmethod
+    def held(self, subject: Subject) -> int:
+        """What was seen."""
+
+    @abstractmethod
+    def bounds(self, run: Anatomy, rank: int, subject: Subject) -> tuple[int, int] | None:
+        """The least and the most that a rank may hold; None where nothing is promised."""
+
+
+class ShardBytes(_HeldBytes):
     """Parameters."""
 
     name = "shard_bytes"
     summary = "a rank holds as many bytes of parameters as its shards have"
     wrong = "holds another amount of parameters than its shards"
+    quantity = "bytes of parameters"
 
-    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
-        """The first rank of each variant with another number."""
-        told = set()
-        for report, subject, run in subjects(a, observation):
-            if not _measured(a, subject) or not settled(run) or not _went_back(a, subject):
-                continue
-            if any(state.unsharded for state in subject.unit_states) or unreached_roots(run.last):
-                continue  # units that are whole after backward are told of by another rule
-            held, should = subject.shard_bytes, shard_bytes(run.last)
-            if held != should and subject.name not in told:
-                told.add(subject.name)
-                yield Finding(
-                    invariant=self.name,
-                    symptom="leak" if held > should else "mismatch",
-                    api=a.api,
-                    kind=_more(held, should),
-                    variant=variant_name(subject),
-                    quantity="bytes of parameters",
-                    ranks=(report.rank,),
-                    world_size=a.case.world_size,
-                    observed=str(held),
-                    expected=str(should),
-                    note="after the program",
-                )
+    def held(self, subject: Subject) -> int:
+        """All that the API keeps."""
+        return subject.shard_bytes
+
+    def bounds(self, run: Anatomy, rank: int, subject: Subject) -> tuple[int, int] | None:
+        """The shards, and beside them, whole, the units that no backward reached."""
+        unreached = unreached_roots(run.last)
+        if not _went_back(run, subject):
+            return None
+        if any(not unreached.issuperset(state.unsharded) for state in subject.unit_states[-1:]):
+            return None  # units that are whole after backward are told of by another rule
+        return _shards(run)
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """The bytes behind all that the API keeps."""
-        return Evidence(
-            seen=(call(f"steps.{a.api}.memory.held_bytes", MODEL),),
-            judge=judged("other", "bytes of parameters", SEEN, shard_bytes(a)),
-        )
+        least, most = _shards(a)
+        judge = judged("outside", self.quantity, SEEN, least, most)
+        if least == most:
+            judge = judged("other", self.quantity, SEEN, least)
+        return Evidence(seen=(call(f"steps.{a.api}.memory.held_bytes", MODEL),), judge=judge)
 
 
-class GradBytes(Invariant):
+def _shards(a: Anatomy) -> tuple[int, int]:
+    least = shard_bytes(a.last)
+    return least, least + whole_bytes(a.last, unreached_roots(a.last))
+
+
+class GradBytes(_HeldBytes):
     """Gradients."""
 
     name = "grad_bytes"
     summary = "a rank holds no more gradients than its shards have"
     wrong = "holds another amount of gradients than its shards"
+    quantity = "bytes of gradients"
 
-    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
-        """The first rank of each variant with more, or less where all are known."""
-        told = set()
-        for report, subject, run in subjects(a, observation):
-            if not _measured(a, subject) or not settled(run) or subject.name in told:
-                continue
-            known, most = grads_known(run), grad_bytes(run.last, report.rank)
-            held = subject.grad_bytes
-            if held > most or (known and held != most):
-                told.add(subject.name)
-                yield Finding(
-                    invariant=self.name,
-                    symptom="leak" if held > most else "mismatch",
-                    api=a.api,
-                    kind=_more(held, most),
-                    variant=variant_name(subject),
-                    quantity="bytes of gradients",
-                    ranks=(report.rank,),
-                    world_size=a.case.world_size,
-                    observed=str(held),
-                    expected=str(most) if known else f"at most {most}",
-                    note="after the program",
-                )
+    def held(self, subject: Subject) -> int:
+        """Reduced or not."""
+        return subject.grad_bytes
+
+    def bounds(self, run: Anatomy, rank: int, subject: Subject) -> tuple[int, int]:
+        """All of them, or up to that where it depends on more than the case which there are."""
+        most = grad_bytes(run.last, rank)
+        return most if grads_known(run) else 0, most
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """The bytes of gradients, reduced or not; which are right may depend on the rank."""
@@ -112,7 +137,7 @@ class GradBytes(Invariant):
             seen = call("steps.fsdp2.memory.gradient_bytes", MODEL)
         return Evidence(
             seen=(seen,),
-            judge=judged(how, "bytes of gradients", SEEN, due),
+            judge=judged(how, self.quantity, SEEN, due),
         )
 
 
@@ -229,6 +254,12 @@ def _went_back(a: Anatomy, subject: Subject) -> bool:
     if not backwards or "mem_tracker" in a.case.probes:  # then nothing is looked at on the way
         return True
     return any(state.op == backwards[-1] for state in subject.unit_states)
+
+
+def _range(least: int, most: int) -> str:
+    if least == most:
+        return str(least)
+    return f"{least} to {most}" if least else f"at most {most}"
 
 
 def _more(held: int, should: int) -> str:

@@ -16,6 +16,7 @@ from fsdpfuzz.case import (
     Fsdp2Unit,
     Linear,
     Optimizer,
+    Sequential,
     StateDict,
     Step,
     anatomy,
@@ -154,6 +155,31 @@ def test_more_and_fewer_bytes_of_parameters() -> None:
 
 def test_units_that_no_backward_reached_may_stay_whole() -> None:
     assert keys(CASE, subject(shard_bytes=2 * SHARDS, unit_states=())) == []
+
+
+def test_beside_a_unit_that_no_backward_reached_a_leak_is_told() -> None:
+    """Unit 1 may be whole: 2 ranks' shards of 2 rows of 4 bytes, of weight and bias."""
+    case = msgspec.structs.replace(
+        CASE,
+        model=Sequential(children=(Linear(out=3), Linear(out=3))),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path="1"))),
+        frozen=("1.weight", "1.bias"),
+        program=(Forward(), Backward()),
+        inputs=Dense(width=3, requires_grad=False),
+    )
+    a = anatomy(case)
+    shards, whole = shard_bytes(a), 4 * (4 * 3 + 4)
+
+    def kinds(held: int, unsharded: tuple[str, ...]) -> list[str]:
+        states = (UnitState(op=1, unsharded=unsharded),)
+        seen = Subject(units=("0", "1"), unit_states=states, shard_bytes=held)
+        found = judge(case, observed(case, seen, seen)).findings
+        return [f.key for f in found if f.invariant == "shard_bytes"]
+
+    assert kinds(shards, ()) == kinds(shards + whole, ("1",)) == []
+    assert kinds(shards + whole + 4, ("1",)) == ["shard_bytes/leak/fsdp2:more"]
+    assert kinds(shards - 4, ("1",)) == ["shard_bytes/mismatch/fsdp2:less"]
+    assert kinds(shards + 2 * whole, ("0", "1")) == []  # told of by resharded_after_backward
 
 
 def test_more_and_fewer_bytes_of_gradients() -> None:
