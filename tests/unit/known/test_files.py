@@ -106,7 +106,11 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"when": {"unit": {}}}, "$.when", "missing required field `case`"),
     ({"when": when(case={"apy": ["fsdp1"]})}, "$.when.case", "a case has no feature 'apy'; it"),
     ({"when": when(unit={"tide": ["no"]})}, "$.when.unit", "a unit has no feature 'tide'; it"),
-    ({"when": when(parameter={"api": ["x"]})}, "$.when.parameter", "it has frozen, rows,"),
+    (
+        {"when": when(parameter={"api": ["x"]})},
+        "$.when.parameter",
+        "it has frozen, rows, sharded_along, tied, used",
+    ),
     (
         {"when": when(case={"api": ["fsdp1", "fsdp3"]})},
         "$.when.case.api",
