@@ -20,14 +20,28 @@ from tests.misbehaviour import FAULTS, quick
 from tests.signals import usual_signals
 
 ROOT = Path(__file__).parents[2]
-DEADLINES = Deadlines(floor=0.8, ceiling=60.0, learning=1, grace_floor=0.3)
+CEILING = 20.0
 SLOW = {"all_slow", "a_gigabyte_of_output", "a_gigabyte_then_exit", "long_message"}
 """Take longer than the floor, honestly."""
 
 
+def seconds_for_a_gigabyte() -> float:
+    """In which a plain process writes as much to this one as the slowest fault does."""
+    pour = "import sys\nfor _ in range(1024): sys.stdout.buffer.write(bytes(1 << 20))"
+    began = time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", pour], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while process.stdout.read(1 << 20):
+            pass
+    return time.monotonic() - began
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(2, "gloo", deadlines=DEADLINES, plant="tests.misbehaviour:install") as made:
+    # Where a gigabyte takes long without any ranks, it may take that much longer from them.
+    ceiling = max(CEILING, 20 * seconds_for_a_gigabyte())
+    deadlines = Deadlines(floor=0.8, ceiling=ceiling, learning=1, grace_floor=0.3)
+    with Pool(2, "gloo", deadlines=deadlines, plant="tests.misbehaviour:install") as made:
         assert made.run(quick()).clean
         yield made
 
