@@ -48,6 +48,7 @@ def print_summary(summary: Summary, known_cases: Mapping[str, int], report: Path
     out.print(table)
     lines = [line for found in new for line in _lines(found)]
     lines += [_doubtful(found) for found in summary.unconfirmed]
+    lines += [one_line(text) for text in summary.harness]
     lines += _known_lines(summary, known_cases)
     lines.append(f"report  {report}")
     out.print(Text("\n".join(lines)), soft_wrap=True)

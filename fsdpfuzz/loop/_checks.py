@@ -80,6 +80,7 @@ class Checks:
             interrupted=interrupted,
             silent_known=self._session.silent_known(),
             harness_errors=len(self._session.harness_errors),
+            harness=tuple(map(str, self._session.harness_errors)),
         )
         self._emit(RunFinished(summary=summary))
         return summary

@@ -194,6 +194,8 @@ class Summary:
     """What showed once and never again without evidence, or that its own script denies."""
     harness_errors: int = 0
     """Cases whose runs ended in what is the fuzzer's or the machine's fault."""
+    harness: tuple[str, ...] = ()
+    """What each of these errors was, and where its case is kept."""
 
     @property
     def failing(self) -> tuple[Found, ...]:

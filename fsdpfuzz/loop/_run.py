@@ -81,6 +81,7 @@ def _run(
         silent_known=session.silent_known(),
         unconfirmed=ledger.unconfirmed,
         harness_errors=len(session.harness_errors),
+        harness=tuple(map(str, session.harness_errors)),
     )
     emit(RunFinished(summary=summary))
     return summary

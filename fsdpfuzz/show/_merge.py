@@ -40,6 +40,7 @@ def merged(records: Sequence[RunRecord]) -> RunRecord:
         findings=tuple(findings.values()),
         unconfirmed=tuple(f for record in every for f in record.unconfirmed),
         harness_errors=sum(record.harness_errors for record in every),
+        harness=tuple(text for record in every for text in record.harness),
         pairs=_pairs([record.pairs for record in every]),
         samples=(),
         known_met=met,

@@ -122,6 +122,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What showed once and not again, or is denied by its own script: no findings."""
     harness_errors: int = 0
     """Cases that ended in what is the fuzzer's or the machine's fault."""
+    harness: tuple[str, ...] = ()
+    """What each of the first of these was, and where its case is kept."""
     pairs: PairTable = PairTable(cases=0, values=(), pairs={})
     samples: tuple[Sample, ...] = ()
     known_met: tuple[KnownRecord, ...] = ()
@@ -228,6 +230,7 @@ class Recorder:
             findings=tuple(self._finding(found) for found in self._found.values()),
             unconfirmed=tuple(self._finding(found) for found in unconfirmed),
             harness_errors=summary.harness_errors if summary is not None else 0,
+            harness=summary.harness[:MAX_NOTICES] if summary is not None else (),
             pairs=self._pairs.table(),
             samples=self._samples.all,
             known_met=tuple(self._known_record(name, met[name]) for name in sorted(met)),

@@ -98,8 +98,11 @@ def closing_lines(result: Checked, written: Mapping[str, Path]) -> list[str]:
         lines += [f"  {one_line(found['key'])}", f"    case {one_line(found['case'])}"]
     if unconfirmed := len(document["unconfirmed"]):
         lines.append(f"unconfirmed: {unconfirmed}, which showed once and not again")
+        for found in document["unconfirmed"]:
+            lines += [f"  {one_line(found['key'])}", f"    case {one_line(found['case'])}"]
     if errors := document["harness_errors"]:
         lines.append(f"harness errors: {errors}, the fault of fsdpfuzz or of the machine")
+        lines += [f"  {one_line(text)}" for text in result.record.harness]
     for name in ("report", "json"):
         to = written.get(name)
         asked = f"not asked for, --fsdpfuzz-{name}=FILE writes it"

@@ -20,12 +20,16 @@ from fsdpfuzz.case import (
     Step,
     digest,
 )
+from fsdpfuzz.cli._table import print_summary
 from fsdpfuzz.corpus import read_entry
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.loop import Notice, run, summary_document
 from fsdpfuzz.loop._archive import FileArchive
 from fsdpfuzz.loop._harness import fault_of, in_words, refusal
 from fsdpfuzz.observations import Death, Hang, Observation, Raised, RankReport
+from fsdpfuzz.properties._documents import run_seed
+from fsdpfuzz.seeds import Seed
+from fsdpfuzz.show import RunRecord, as_part, closing_lines, joined
 from tests.unit.loop.standins import Bench, finding, make_case, verdict_of
 
 CASE = make_case((7,))
@@ -188,7 +192,17 @@ def test_an_error_of_the_judge_is_a_harness_error(bench: Bench) -> None:
     assert "in judge" in words
 
 
-def test_a_run_counts_them_and_shows_each_in_a_line(bench: Bench) -> None:
+def test_a_seed_that_ends_in_one_fails_its_test(bench: Bench) -> None:
+    bench.change = lambda _: seen(raised("broadcast"), None)
+    seed = Seed(document="000", test="test_it", params="", case=CASE)
+    failed = pytest.raises(pytest.fail.Exception, match=r"000: test_it.* is harness error: ")
+    with bench.session() as session, failed:
+        run_seed(seed, session, "parity")
+
+
+def test_a_run_counts_them_and_shows_each_in_a_line(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench.change = lambda _: seen(raised("broadcast", text="two\nlines"), None)
     summary = run(bench.settings(max_examples=3), bench.events.append, session=bench.session())
     assert summary.harness_errors == 3
@@ -196,6 +210,10 @@ def test_a_run_counts_them_and_shows_each_in_a_line(bench: Bench) -> None:
     counts = summary.counts
     assert counts.passed + counts.rejected + counts.vacuous + counts.failed == 0
     assert summary_document(summary)["harness_errors"] == 3
+    print_summary(summary, {}, bench.folder / "report.html")
+    assert len(summary.harness) == capsys.readouterr().out.count("harness error, ") == 3
+    part = as_part(summary, RunRecord(harness=summary.harness))
+    assert sum("harness error, " in line for line in closing_lines(joined([part]), {})) == 3
     lines = [event.text for event in bench.events if isinstance(event, Notice)]
     assert len([line for line in lines if line.startswith("harness error")]) == 3
     assert all("\n" not in line for line in lines)
@@ -213,6 +231,8 @@ def test_an_unconfirmed_finding_is_kept_counted_and_listed_apart(bench: Bench) -
     document = summary_document(summary)
     assert document["findings"] == []
     assert [item["key"] for item in document["unconfirmed"]] == [BIG.key]
+    part = as_part(summary, RunRecord())
+    assert f"  {BIG.key}" in closing_lines(joined([part]), {})
 
 
 def test_everything_that_helps_to_mend_it_is_on_disk(tmp_path: Path) -> None:

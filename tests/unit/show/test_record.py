@@ -159,7 +159,11 @@ def test_what_is_unconfirmed_is_no_finding(tmp_path: Path) -> None:
     *others, doubtful = last.summary.findings
     assert doubtful.known is None
     summary = replace(
-        last.summary, findings=tuple(others), unconfirmed=(doubtful,), harness_errors=2
+        last.summary,
+        findings=tuple(others),
+        unconfirmed=(doubtful,),
+        harness_errors=2,
+        harness=("harness error, gone: <one>", "harness error, the same: two"),
     )
     recorder(RunFinished(summary=summary))
     record = recorder.record()
@@ -169,3 +173,5 @@ def test_what_is_unconfirmed_is_no_finding(tmp_path: Path) -> None:
     page = render(record)
     assert "<h3>Unconfirmed</h3>" in page
     assert "2 harness errors" in page
+    assert "<li>harness error, gone: &lt;one&gt;</li>" in page
+    assert page.count("harness error, the same: two") == 1
