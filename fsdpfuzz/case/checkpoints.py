@@ -146,7 +146,7 @@ def reference_recomputes(a: Anatomy) -> bool:
     gradient unless an input requires one.
     """
     return any(c.reentrant for c in a.case.checkpoints) or any(
-        place.node is not None and place.node.changes_state() for place in a.places
+        place.node is not None and place.node.changed_buffers() for place in a.places
     )
 
 

@@ -30,7 +30,7 @@ from fsdpfuzz.expect.rounding import (
     rounding,
 )
 from fsdpfuzz.expect.state_dict import is_cut, optional_keys, state_keys
-from fsdpfuzz.expect.variants import same_arithmetic, same_buffers
+from fsdpfuzz.expect.variants import same_arithmetic
 
 __all__ = [
     "DIVERGED",
@@ -55,7 +55,6 @@ __all__ = [
     "parting",
     "rounding",
     "same_arithmetic",
-    "same_buffers",
     "settled",
     "shard_bytes",
     "state_keys",

@@ -49,12 +49,6 @@ def same_arithmetic(a: Anatomy, variant: Variant) -> bool:
     return not (fans or again or case.ties or most_pending(case) > 1)
 
 
-def same_buffers(a: Anatomy, run: Anatomy) -> bool:
-    """Whether a variant leaves the buffers as the case does: a recomputation updates them again."""
-    updates = any(p.node is not None and p.node.changes_state() for p in a.places)
-    return not updates or run.case.checkpoints == a.case.checkpoints
-
-
 def _accumulates(case: CaseSpec) -> bool:
     """Whether a backward meets gradients of one before."""
     left = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Items, Value, Variable, call
-from fsdpfuzz.expect import is_cut, same_buffers
+from fsdpfuzz.expect import is_cut
 from fsdpfuzz.invariants.base import (
     Invariant,
     broken,
@@ -97,7 +97,7 @@ class _StateValues(Invariant):
         """The largest deviation of the earliest state dict of each variant that has one."""
         told = set()
         for report, subject, run in subjects(a, observation):
-            worst = _worst(subject, self.quantity, () if same_buffers(a, run) else run.by_fqn)
+            worst = _worst(subject, self.quantity)
             if worst is None or subject.name in told:
                 continue
             told.add(subject.name)
@@ -184,13 +184,8 @@ class StateDictRoundTrip(_StateValues):
         return Evidence(last=finding.op, seen=old.kept, judge=judge, into=old.into)
 
 
-def _worst(subject: Subject, quantity: Quantity, only: Collection[str]) -> Comparison | None:
-    """Of the entries named in ``only``, or of all if it is empty."""
-    found = [
-        c
-        for c in subject.comparisons
-        if c.quantity == quantity and broken(c) and (not only or c.name in only)
-    ]
+def _worst(subject: Subject, quantity: Quantity) -> Comparison | None:
+    found = [c for c in subject.comparisons if c.quantity == quantity and broken(c)]
     return max(found, key=lambda c: (-c.op, c.error), default=None)
 
 

@@ -46,8 +46,9 @@ class Taken:
 class StateWatch:
     """Looks at state dicts while they are taken and after they were loaded."""
 
-    def __init__(self, a: Anatomy, env: RankEnv) -> None:
-        self._a, self._env = a, env
+    def __init__(self, a: Anatomy, env: RankEnv, unsettled: frozenset[str] = frozenset()) -> None:
+        """``unsettled`` names buffers of which no value is promised."""
+        self._a, self._env, self._unsettled = a, env, unsettled
         self.seen_plain = False
         self._forms: dict[str, Form] = {}
         """Shape and dtype of each entry of the plain model's state dict."""
@@ -115,7 +116,8 @@ class StateWatch:
 
         Without an optimizer step before it the state must equal the plain model's bit for bit;
         afterwards parameters may round as they may in training. Buffers are always exact,
-        unless the plan keeps them in a lower precision.
+        unless the plan keeps them in a lower precision, or recomputation updates them: that
+        stops as soon as backward has what it needs, also in a reference with the same checkpoints.
         """
         if taken.values is None:
             return ()
@@ -133,7 +135,7 @@ class StateWatch:
         buffers = Batch("state_dict", op, coarse, 1.0, exact=coarse == 0.0)
         for key, (shape, _) in self._forms.items():
             value = taken.values.get(key)
-            if value is None or tuple(value.shape) != shape:
+            if value is None or tuple(value.shape) != shape or key in self._unsettled:
                 continue
             parameter = key in self._parameters
             fqn = canonical(key) if parameter else key

@@ -37,8 +37,12 @@ class Observer:
         env: RankEnv,
         likeness: Likeness | None = None,
         apart: frozenset[str] = frozenset(),
+        unsettled: frozenset[str] = frozenset(),
     ) -> None:
-        """``apart`` names parameters that a variant freezes or trains unlike the case."""
+        """``apart`` names parameters that a variant freezes or trains unlike the case.
+
+        ``unsettled`` names buffers of which no value is promised.
+        """
         self.seconds = 0.0
         self.comparisons: list[Comparison] = []
         self.losses: list[Tensor] = []
@@ -53,7 +57,7 @@ class Observer:
         self._eps = EPSILON[coarsest(a.plan)]
         self._passes = Passes(a.case.program)
         self._sharded: Sharded | None = None
-        self._state = StateWatch(a, env)
+        self._state = StateWatch(a, env, unsettled)
         self._initial: dict[str, Tensor] = {}
         self._op = -1
         self._frozen = {a.canonical(name) for name in a.case.frozen}
@@ -282,9 +286,10 @@ def observe(
     env: RankEnv,
     likeness: Likeness | None,
     apart: frozenset[str],
+    unsettled: frozenset[str],
 ) -> tuple[Observer, Variables]:
     """Trains a case under FSDP, or one of its variants; what was seen, and what is left of it."""
-    observer = Observer(a, reference, counters, env, likeness, apart)
+    observer = Observer(a, reference, counters, env, likeness, apart, unsettled)
     variables = Execution(
         recipe=lower(a), env=env, role="fsdp", dtype=torch.float32, label=name, watcher=observer
     ).run()

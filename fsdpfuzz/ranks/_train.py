@@ -14,6 +14,7 @@ from fsdpfuzz.case import (
     CaseSpec,
     anatomy,
     digest,
+    join,
     recomputed,
     variant_of,
     within,
@@ -55,7 +56,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
     try:
         shapes = {p.fqn: p.shape for p in a.parameters}
         pattern = Likeness(shapes) if case.twins else None
-        counting = _recomputed_counters(a)
+        counting = recomputed_counters(a)
         subject, work_here = _observe("case", a, reference, env, pattern, counting)
         subjects.append(_until(left, subject))
         work += work_here
@@ -63,7 +64,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
             likeness = Likeness(shapes, pattern, exact=same_arithmetic(a, variant))
             run = anatomy(variant_of(case, variant))
             apart = frozenset(case.frozen) ^ frozenset(run.case.frozen)
-            unsettled = counting | _recomputed_counters(run)
+            unsettled = counting | recomputed_counters(run)
             subject, work_here = _observe(
                 variant.name, run, reference, env, likeness, unsettled, apart
             )
@@ -98,7 +99,7 @@ def _observe(
     env.collectives.clear()
     started = time.perf_counter()
     with probes(counters):
-        observer, variables = observe(name, a, reference, counters, env, likeness, apart)
+        observer, variables = observe(name, a, reference, counters, env, likeness, apart, unsettled)
         if env.device.type == "cuda":
             torch.cuda.synchronize(env.device)
     seconds = time.perf_counter() - started - observer.seconds
@@ -117,7 +118,7 @@ def _buffers(
     return batch.finish()
 
 
-def _recomputed_counters(a: Anatomy) -> frozenset[str]:
+def recomputed_counters(a: Anatomy) -> frozenset[str]:
     """Buffers that forward updates inside a recomputed module.
 
     Non-reentrant recomputation stops as soon as it has what backward needs, so how often it
@@ -125,11 +126,10 @@ def _recomputed_counters(a: Anatomy) -> frozenset[str]:
     """
     paths = recomputed(a)
     return frozenset(
-        buffer
+        join(place.path, buffer)
         for place in a.places
-        if place.node is not None and place.node.changes_state()
-        for buffer in place.buffers
-        if any(within(place.path, path) for path in paths)
+        if place.node is not None and any(within(place.path, path) for path in paths)
+        for buffer in place.node.changed_buffers()
     )
 
 

@@ -196,9 +196,9 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Names of its buffers that lie in no place inside it."""
         return ()
 
-    def changes_state(self) -> bool:
-        """Whether a forward changes buffers of it, so that each call counts."""
-        return False
+    def changed_buffers(self) -> tuple[str, ...]:
+        """Of its own buffers those that a forward changes, so that each call counts."""
+        return ()
 
     def loses_state(self) -> bool:
         """Whether it changes any that a state dict does not hold."""

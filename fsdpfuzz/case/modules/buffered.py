@@ -36,9 +36,9 @@ class Buffered(Leaf, tag="buffered", frozen=True, kw_only=True):
         options = without_defaults(self, persistent="persistent", updates="updates")
         return call("steps.modules.buffered.Buffered", width, **options)
 
-    def changes_state(self) -> bool:
+    def changed_buffers(self) -> tuple[str, ...]:
         """The number of calls."""
-        return self.updates
+        return ("calls",) if self.updates else ()
 
     def loses_state(self) -> bool:
         """If that is not persistent."""
