@@ -52,6 +52,7 @@ from fsdpfuzz.case.features import (
     UNIT_FEATURES,
     features,
     foreseen_rejections,
+    needs_gpu,
     parameter_features,
     unit_features,
 )
@@ -242,6 +243,7 @@ __all__ = [
     "lower",
     "mixed_units",
     "most_pending",
+    "needs_gpu",
     "outermost",
     "own_places",
     "parameter_features",

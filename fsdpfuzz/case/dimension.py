@@ -98,6 +98,10 @@ class Dimension(ABC):
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Plainer neighbours, the largest step first; sound ones and others."""
 
+    def needs_gpu(self, a: Anatomy) -> str:
+        """What of the case cannot run on CPUs alone, in words; empty if all can."""
+        return ""
+
     def on_ranks(self, case: CaseSpec, size: int) -> CaseSpec:
         """The case with what the dimension has to change for ``size`` ranks."""
         return case

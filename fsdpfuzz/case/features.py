@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 
 from fsdpfuzz.case.anatomy import Anatomy, anatomy
@@ -67,12 +67,21 @@ def parameter_features(a: Anatomy, fqn: str) -> dict[str, str]:
 
 def foreseen_rejections(a: Anatomy) -> tuple[Rejection, ...]:
     """The documented refusals that a case asks for; empty for a case that must run."""
-    plans = {id(b): b for b in (a, *(a.at(i) for i in range(len(a.case.program))))}
+    plans = _plans(a)
     return tuple(
-        rejection
-        for rejection in REJECTIONS.values()
-        if any(rejection.asked(b) for b in plans.values())
+        rejection for rejection in REJECTIONS.values() if any(rejection.asked(b) for b in plans)
     )
+
+
+def needs_gpu(a: Anatomy) -> str:
+    """What of a case cannot run on CPUs alone, in words; empty if all can."""
+    plans = _plans(a)
+    return next((words for d in DIMENSIONS for b in plans if (words := d.needs_gpu(b))), "")
+
+
+def _plans(a: Anatomy) -> Collection[Anatomy]:
+    """The anatomy under each plan that the program comes to."""
+    return {id(b): b for b in (a, *(a.at(i) for i in range(len(a.case.program))))}.values()
 
 
 def _each(values: Callable[[Dimension], Iterable[tuple[str, str]]]) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fsdpfuzz.case import CaseSpec, anatomy, digest, features, foreseen_rejections
+from fsdpfuzz.case import CaseSpec, anatomy, digest, foreseen_rejections, needs_gpu
 
 SHARE = 16
 """Of so many cases in the region of a known defect, or to be refused, one is run."""
@@ -32,7 +32,4 @@ def reason_to_skip(case: CaseSpec, covering: Collection[str], backend: str) -> s
 
 def lacking(case: CaseSpec, backend: str) -> str:
     """What a case needs that ranks on this backend do not have; empty for one that can run."""
-    if backend == "gloo" and case.api == "fsdp1" and features(case).get("cpu_offload") == "on":
-        # It copies to "the accelerator" before each forward, whatever device_id says.
-        return "FSDP1's CPU offload needs a GPU to compute on"
-    return ""
+    return needs_gpu(anatomy(case)) if backend == "gloo" else ""

@@ -11,6 +11,7 @@ from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.case.units.base import Option, anywhere
 
 if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.wrap import Unit
 
 
@@ -30,6 +31,12 @@ class CpuOffload(Option):
     def merged(self, texts: Iterable[str]) -> str:
         """``on`` where any unit does."""
         return anywhere(texts)
+
+    def needs_gpu(self, a: Anatomy) -> str:
+        """FSDP1 copies to "the accelerator" before each forward, whatever ``device_id`` says."""
+        if a.fsdp1 and any(getattr(unit, self.name) for unit in a.options.values()):
+            return "FSDP1's CPU offload needs a GPU to compute on"
+        return ""
 
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """``cpu_offload`` or ``offload_policy``; pinning memory needs a GPU."""

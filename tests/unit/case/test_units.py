@@ -26,6 +26,7 @@ from fsdpfuzz.case import (
     anatomy,
     foreseen_rejections,
     mixed_units,
+    needs_gpu,
     unit_of,
     within,
 )
@@ -240,3 +241,10 @@ def test_messages(name: str) -> None:
     assert not any(rejection.matches(message) for message in others)
     assert not rejection.matches("expected to be in states [<TrainingState.IDLE: 1>]")
     re.compile(rejection.pattern)
+
+
+def test_the_dimension_says_what_cpus_cannot_run() -> None:
+    assert needs_gpu(anatomy(make(fsdp1("")))) == ""
+    assert needs_gpu(anatomy(make(Fsdp2Plan(units=(Fsdp2Unit(path="", cpu_offload=True),))))) == ""
+    part = Fsdp1Plan(units=(Fsdp1Unit(path="0", cpu_offload=True), Fsdp1Unit(path="")))
+    assert "needs a GPU" in needs_gpu(anatomy(make(part)))
