@@ -14,7 +14,7 @@ from fsdpfuzz.case.paths import innermost, join, outermost, within
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.tree import places_of
 from fsdpfuzz.case.units.sharding import shards
-from fsdpfuzz.case.wrap import Fsdp1Plan, Fsdp2Plan, Plan, Unit, unit_of, unit_paths
+from fsdpfuzz.case.wrap import Fsdp1Plan, Plan, Unit, unit_of, unit_paths
 
 
 class Anatomy:
@@ -249,8 +249,3 @@ class Anatomy:
 def anatomy(case: CaseSpec) -> Anatomy:
     """The anatomy of a case; the same object for an equal case while it is remembered."""
     return Anatomy(case)
-
-
-def is_fsdp2(plan: Plan) -> bool:
-    """Whether a plan is for ``fully_shard``."""
-    return isinstance(plan, Fsdp2Plan)

@@ -28,7 +28,6 @@ _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
-_LITERALS = (bool, int, float, str, bytes, type(None), type(...))
 
 
 def constant(value: object) -> ast.expr | None:

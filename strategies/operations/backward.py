@@ -1,4 +1,4 @@
-"""Backward."""
+"""Backward. Each operation has a file here, also one that is drawn with others."""
 
 from __future__ import annotations
 

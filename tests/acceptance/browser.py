@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import json
@@ -94,17 +93,6 @@ class Page:
             self.call(
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
             )
-
-    def screenshot(self, path: Path, selector: str = "html") -> None:
-        """A picture of the first element that matches."""
-        box = self.evaluate(
-            f"(({{x, y, width, height}}) => ({{x: x + scrollX, y: y + scrollY, width, height}}))"
-            f"(document.querySelector({selector!r}).getBoundingClientRect())"
-        )
-        data = self.call(
-            "Page.captureScreenshot", clip={**box, "scale": 1}, captureBeyondViewport=True
-        )
-        path.write_bytes(base64.b64decode(data["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The answer to one command."""

@@ -66,13 +66,6 @@ OVERFLOWS = case(
     plan("fsdp2", "float16"),
 )
 """Norming two equal numbers, over and over: the gradient leaves the range of float16."""
-EXPLODES = case(
-    Repeat(body=Linear(out=64, bias=False), times=50),
-    64,
-    Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
-    inputs=Dense(width=64, batch=64),
-)
-"""In float32: a body that is called again and again."""
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from tests.unit.show.samples import SILENT, a_record
 
 NASTY = "</script><img src=x onerror=alert(1)>\"'><b>\x1b[31m\udc80{{ 7777*7777 }}"
 VOID = {"meta", "link", "input", "path", "wbr"}
-OPTIONAL = {"td", "th"}
 
 
 class Page(HTMLParser):
