@@ -38,21 +38,7 @@ from rich.table import Table
 from benchmarks import restart
 from benchmarks.meter import IN_CONTROLLER, IN_RANKS, Meter, Timed
 from benchmarks.per_case import run_in_fresh_processes
-from fsdpfuzz.case import (
-    Backward,
-    CaseSpec,
-    Dense,
-    Forward,
-    Fsdp1Plan,
-    Fsdp1Unit,
-    Fsdp2Plan,
-    Fsdp2Unit,
-    Linear,
-    Plan,
-    Sequential,
-    Step,
-    ZeroGrad,
-)
+from fsdpfuzz.case import Backward, CaseSpec, Forward, Step, ZeroGrad, chain
 from fsdpfuzz.loop import (
     PROPERTIES,
     Resolved,
@@ -235,17 +221,8 @@ def _growth(machine: Resolved) -> list[dict[str, Any]]:
 
 def _chain(api: str, units: int, world_size: int) -> CaseSpec:
     """``Linear(5, 5)`` after ``Linear(5, 5)``, each a unit, in a root; trained for 3 steps."""
-    paths = [str(i) for i in range(units)]
-    plan: Plan = Fsdp1Plan(units=(*(Fsdp1Unit(path=path) for path in paths), Fsdp1Unit(path="")))
-    if api == "fsdp2":
-        plan = Fsdp2Plan(units=(*(Fsdp2Unit(path=path) for path in paths), Fsdp2Unit(path="")))
-    return CaseSpec(
-        world_size=world_size,
-        model=Sequential(children=tuple(Linear(out=5) for _ in range(units))),
-        inputs=Dense(width=5),
-        plan=plan,
-        program=(Forward(), Backward(), Step(), ZeroGrad()) * 3,
-    )
+    program = (Forward(), Backward(), Step(), ZeroGrad()) * 3
+    return chain(api, (5,) * (units + 1), range(units), world_size, program)
 
 
 def _median(values: Sequence[float]) -> float:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from fsdpfuzz.case.anatomy import Anatomy, anatomy
 from fsdpfuzz.case.base import SCHEMA, Dtype, Part, default_of
+from fsdpfuzz.case.chain import chain
 from fsdpfuzz.case.check import check, is_sound
 from fsdpfuzz.case.checkpoints import (
     Checkpoint,
@@ -221,6 +222,7 @@ __all__ = [
     "as_document",
     "by_hand",
     "called_units",
+    "chain",
     "changes_after_lone_forward",
     "check",
     "coarsest",

@@ -62,31 +62,9 @@ def new_command(
 
 def template(api: str, world_size: int) -> CaseSpec:
     """The case to start from: nothing in it is unusual."""
-    from fsdpfuzz.case import (
-        Backward,
-        CaseSpec,
-        Dense,
-        Forward,
-        Fsdp1Plan,
-        Fsdp1Unit,
-        Fsdp2Plan,
-        Fsdp2Unit,
-        Linear,
-        Plan,
-        Sequential,
-        Step,
-    )
+    from fsdpfuzz.case import Backward, Forward, Step, chain
 
-    plan: Plan = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0")))
-    if api == "fsdp1":
-        plan = Fsdp1Plan(units=(Fsdp1Unit(path=""), Fsdp1Unit(path="0")))
-    return CaseSpec(
-        world_size=world_size,
-        model=Sequential(children=(Linear(out=4), Linear(out=2))),
-        inputs=Dense(width=3),
-        plan=plan,
-        program=(Forward(), Backward(), Step()) * 2,
-    )
+    return chain(api, (3, 4, 2), (0,), world_size, (Forward(), Backward(), Step()) * 2)
 
 
 def schema_document() -> dict[str, Any]:

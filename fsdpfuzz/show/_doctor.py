@@ -11,20 +11,7 @@ from typing import Literal
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from fsdpfuzz.case import (
-    Backward,
-    CaseSpec,
-    Dense,
-    Forward,
-    Fsdp1Plan,
-    Fsdp1Unit,
-    Fsdp2Plan,
-    Fsdp2Unit,
-    Linear,
-    Plan,
-    Sequential,
-    Step,
-)
+from fsdpfuzz.case import APIS, Backward, CaseSpec, Forward, Step, chain
 from fsdpfuzz.errors import FsdpFuzzError, MachineError, one_line
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.known import Known
@@ -220,10 +207,11 @@ def _ranks(
         yield _ok("ranks", f"{world_size} met on {backend}")
         yield _device(backend, pool.gpus, machine)
         measured = False
-        for api, plan in _plans().items():
+        for api in APIS:
             if not machine.features.get(api, False):
                 continue
-            case = _small(plan, world_size)
+            program = (Forward(), Backward(), Step())
+            case = chain(api, (4, 5, 4), (0,), world_size, program)
             observation = pool.run(case)
             if not measured and observation.clean:
                 measured = True
@@ -291,24 +279,6 @@ def _skipped(machine: Machine, backend: str) -> Iterator[Skipped]:
     for name, (shown, without) in FEATURES.items():
         if not machine.features.get(name, False):
             yield Skipped(what=without, why=f"torch {machine.torch} has no {shown}")
-
-
-def _plans() -> dict[str, Plan]:
-    outer, inner = "", "0"
-    return {
-        "fsdp1": Fsdp1Plan(units=(Fsdp1Unit(path=outer), Fsdp1Unit(path=inner))),
-        "fsdp2": Fsdp2Plan(units=(Fsdp2Unit(path=outer), Fsdp2Unit(path=inner))),
-    }
-
-
-def _small(plan: Plan, world_size: int) -> CaseSpec:
-    return CaseSpec(
-        world_size=world_size,
-        model=Sequential(children=(Linear(out=5), Linear(out=4))),
-        inputs=Dense(width=4),
-        plan=plan,
-        program=(Forward(), Backward(), Step()),
-    )
 
 
 def _time(seconds: float) -> str:
