@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.loop._events import (
-    CaseDone,
     Counts,
     Emit,
     FindingDone,
@@ -90,27 +89,9 @@ class Checks:
         self._tests[property_name] = None
         if not examined.fresh:
             return
-        status, counts = examined.verdict.status, self._counts
-        self._counts = replace(
-            counts,
-            examples=counts.examples + 1,
-            passed=counts.passed + (status == "passed"),
-            rejected=counts.rejected + (status == "rejected"),
-            vacuous=counts.vacuous + (status == "vacuous"),
-            failed=counts.failed + (status == "finding"),
-        )
-        self._emit(
-            CaseDone(
-                index=self._counts.examples,
-                property_name=property_name,
-                digest=examined.digest,
-                case=examined.case,
-                status=status,
-                seconds=0.0,
-                restarts=self._session.restarts,
-                known=tuple(sorted(set(examined.known.values()))),
-            )
-        )
+        self._counts = self._counts.plus(examined.verdict.status)
+        restarts = self._session.restarts
+        self._emit(examined.done(self._counts.examples, property_name, restarts))
         for finding in examined.verdict.findings:
             known = examined.known.get(finding.key)
             if known is None:

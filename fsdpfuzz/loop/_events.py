@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdpfuzz.case import CaseSpec
@@ -23,6 +23,17 @@ class Counts:
     """Cases with a finding, known ones included."""
     skipped: int = 0
     """Cases that were drawn but not run, since a known defect covers them, or a refusal."""
+
+    def plus(self, status: Status) -> Counts:
+        """With one more case that was run."""
+        return replace(
+            self,
+            examples=self.examples + 1,
+            passed=self.passed + (status == "passed"),
+            rejected=self.rejected + (status == "rejected"),
+            vacuous=self.vacuous + (status == "vacuous"),
+            failed=self.failed + (status == "finding"),
+        )
 
     @property
     def drawn(self) -> int:

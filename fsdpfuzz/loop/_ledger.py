@@ -12,7 +12,6 @@ from fsdpfuzz.errors import PoolError
 from fsdpfuzz.loop._causes import Cause, by_precedence, same_cause, shows
 from fsdpfuzz.loop._events import (
     Also,
-    CaseDone,
     Counts,
     Emit,
     FindingDone,
@@ -97,29 +96,11 @@ class Ledger:
         self._count(examined, property_name, time.monotonic() - began)
 
     def _count(self, examined: Examined, property_name: str, seconds: float) -> None:
-        status, counts = examined.verdict.status, self.counts
-        self.counts = replace(
-            counts,
-            examples=counts.examples + 1,
-            passed=counts.passed + (status == "passed"),
-            rejected=counts.rejected + (status == "rejected"),
-            vacuous=counts.vacuous + (status == "vacuous"),
-            failed=counts.failed + (status == "finding"),
-        )
+        self.counts = self.counts.plus(examined.verdict.status)
         if self.digests is not None:
             self.digests.write(examined.digest + "\n")
-        self.emit(
-            CaseDone(
-                index=self.counts.examples,
-                property_name=property_name,
-                digest=examined.digest,
-                case=examined.case,
-                status=status,
-                seconds=seconds,
-                restarts=self.session.restarts,
-                known=tuple(sorted(set(examined.known.values()))),
-            )
-        )
+        restarts = self.session.restarts
+        self.emit(examined.done(self.counts.examples, property_name, restarts, seconds))
         self.meet(examined, property_name)
 
     def meet(self, examined: Examined, property_name: str) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from fsdpfuzz.case import CaseSpec, digest
 from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm, is_starved
-from fsdpfuzz.loop._events import Rate
+from fsdpfuzz.loop._events import CaseDone, Rate
 from fsdpfuzz.loop._known import reason_to_skip
 from fsdpfuzz.loop._ports import HarnessError, Ports, Sighting
 from fsdpfuzz.loop._real import real_ports
@@ -56,6 +56,19 @@ class Examined:
     def news(self) -> tuple[Finding, ...]:
         """The findings that no known entry explains."""
         return tuple(f for f in self.verdict.findings if f.key not in self.known)
+
+    def done(self, index: int, property_name: str, restarts: int, seconds: float = 0.0) -> CaseDone:
+        """What a run tells of it."""
+        return CaseDone(
+            index=index,
+            property_name=property_name,
+            digest=self.digest,
+            case=self.case,
+            status=self.verdict.status,
+            seconds=seconds,
+            restarts=restarts,
+            known=tuple(sorted(set(self.known.values()))),
+        )
 
 
 class Session:
