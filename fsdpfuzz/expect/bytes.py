@@ -123,6 +123,9 @@ def grads_known(a: Anatomy) -> bool:
     """Whether every trainable parameter has a gradient at the end of the program."""
     if a.frozen or not settled(a) or a.switches or any(not p.used for p in a.parameters):
         return False
+    # A reentrant checkpoint lets gradients through only where an input asks for one.
+    if any(c.reentrant for c in a.case.checkpoints) and not a.case.inputs.needs_grad():
+        return False
     held = False
     for op in a.case.program:
         if isinstance(op, Forward) and op.target:

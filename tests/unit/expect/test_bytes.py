@@ -11,6 +11,7 @@ from fsdpfuzz.case import (
     Anatomy,
     Backward,
     CaseSpec,
+    Checkpoint,
     Dense,
     Flip,
     Forward,
@@ -160,3 +161,19 @@ def test_grads_known(program: tuple[Op, ...], answer: bool) -> None:
 
 def test_steps_count_once_there_is_a_gradient() -> None:
     assert steps_after_backward(case(FSDP2, (Step(), *TRAIN, Step()))) == 2
+
+
+@pytest.mark.parametrize(
+    ("reentrant", "requires_grad", "answer"),
+    [(True, False, False), (True, True, True), (False, False, True)],
+)
+def test_a_reentrant_checkpoint_needs_inputs_that_require_grad(
+    reentrant: bool, requires_grad: bool, answer: bool
+) -> None:
+    recomputed = case(
+        FSDP2,
+        TRAIN,
+        checkpoints=(Checkpoint(path="", reentrant=reentrant),),
+        inputs=Dense(width=3, requires_grad=requires_grad),
+    )
+    assert grads_known(recomputed) is answer
