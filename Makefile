@@ -20,9 +20,11 @@ help:
 fuzz: .venv/.installed
 	@$(RUN) fsdpfuzz run --profile dev
 
-# pytest comes last, so that its closing line is the last one printed.
+# pytest comes last, so that its closing line is the last one printed. What a busy machine would
+# disturb runs by itself.
 test: lint types
-	@$(RUN) pytest
+	@$(RUN) pytest -n 2 --dist loadfile -m "not alone"
+	@$(RUN) pytest -m alone
 
 lint: .venv/.installed
 	@$(RUN) ruff check .

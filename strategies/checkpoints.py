@@ -52,7 +52,7 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
         )
     order = {place.path: i for i, place in enumerate(a.places)}
     placed = tuple(sorted(chosen, key=lambda checkpoint: order[checkpoint.path]))
-    return placed if d.chance(4) else _calm(d, placed)
+    return placed if d.chance(9) else _calm(d, placed)
 
 
 def place(d: Drawing, placed: tuple[Checkpoint, ...]) -> None:

@@ -9,5 +9,5 @@ def draw(d: Drawing) -> None:
     """The same in all units, but for a few draws: FSDP refuses them. Shrinks towards False."""
     value = d.chance(50) and not d.flat
     all_units(d, "use_orig_params", value)
-    if d.chance(2) and not d.apart:
+    if d.chance(6) and not d.apart:
         one_unit(d, "use_orig_params", not value)

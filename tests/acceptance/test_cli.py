@@ -110,6 +110,7 @@ def test_a_machine_that_cannot_run_it(program: list[str]) -> None:
     assert done.stderr == "fsdpfuzz: nccl needs 2 GPUs, but there are 0\n"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )

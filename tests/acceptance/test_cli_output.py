@@ -129,6 +129,7 @@ def test_the_report_of_a_run_that_goes_on_can_be_open(program: list[str]) -> Non
     assert 'name="fsdpfuzz-refresh"' not in report.read_text()
 
 
+@pytest.mark.alone
 def test_the_first_interrupt_is_answered_at_once(program: list[str]) -> None:
     folder = Path(program[1]).parent
     with started(program, *RUN, "--json", "result.json", mode="stuck") as process:
@@ -154,6 +155,7 @@ def test_a_signal_that_got_lost_is_raised_again() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.alone
 def test_a_run_that_ignores_interrupts_goes_on(program: list[str]) -> None:
     done = subprocess.run(
         ["sh", "-c", 'trap "" INT; "$@"', "sh", *program, "run", "--max-examples", "5"],

@@ -19,6 +19,9 @@ import pytest
 
 from fsdpfuzz.corpus import RESULT, read_entry
 
+pytestmark = pytest.mark.alone
+
+
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("FSDPFUZZ_KILLS", "3"))
 SEED = int(os.environ.get("FSDPFUZZ_KILL_SEED", "0"))

@@ -144,6 +144,7 @@ def test_the_properties_and_saved_cases_run_under_pytest(folder: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.alone
 def test_a_killed_run_leaves_no_rank_behind(folder: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "fsdpfuzz", "run", "--max-examples", "5000", "--backend", "gloo"],

@@ -19,6 +19,9 @@ from fsdpfuzz.pool import Deadlines, Pool
 from tests.misbehaviour import FAULTS, quick
 from tests.signals import usual_signals
 
+pytestmark = pytest.mark.alone
+
+
 ROOT = Path(__file__).parents[2]
 CEILING = 20.0
 SLOW = {"all_slow", "a_gigabyte_of_output", "a_gigabyte_then_exit", "long_message"}

@@ -32,6 +32,9 @@ from fsdpfuzz.errors import ContractError, PoolError
 from fsdpfuzz.pool import Deadlines, Pool
 from tests.misbehaviour import quick
 
+pytestmark = pytest.mark.alone
+
+
 PLANT = "tests.misbehaviour:install"
 SHORT = Deadlines(floor=1.0, ceiling=20.0, learning=1)
 

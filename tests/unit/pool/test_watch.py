@@ -17,6 +17,9 @@ from fsdpfuzz.pool._usage import Usage
 from fsdpfuzz.pool._watch import Watch
 from fsdpfuzz.wire import Answer, Collective, Ready, Recording
 
+pytestmark = pytest.mark.alone
+
+
 RAISED = Raised(type="RuntimeError", message="x", stage="s", frame="", documented=False)
 
 
