@@ -9,7 +9,7 @@ import sys
 from types import FrameType, TracebackType
 from typing import Any
 
-from fsdpfuzz.loop import Stopped
+from fsdpfuzz.loop import Emit, Event, Notice, RunFinished, Stopped
 
 TOLD = b"fsdpfuzz: finishing; Ctrl-C again stops\n"
 """Printed when SIGINT arrives: in the middle of whatever was being printed."""
@@ -54,6 +54,19 @@ class Interrupts:
     def done(self) -> None:
         """The run is ending: nothing is raised again."""
         self._pending = None
+
+    def heeded(self, emit: Emit) -> Emit:
+        """The same, but it raises once more for a signal that did not end the run."""
+
+        def told(event: Event) -> None:
+            # Once a signal has come through, nothing comes but notices and the end.
+            if isinstance(event, RunFinished):
+                self.done()
+            elif not isinstance(event, Notice):
+                self.again()
+            emit(event)
+
+        return told
 
     def _lost(self, unraisable: Any) -> None:
         # It is raised again, so there is no need to say that it was ignored.

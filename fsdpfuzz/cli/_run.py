@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
+from fsdpfuzz.cli._jobs import Part, jobs_number, parts_of
 from fsdpfuzz.cli._options import (
     MAX_RANKS,
     apis_of,
-    chosen,
     folder_named,
     known_file,
     seconds_from,
@@ -26,8 +26,6 @@ from fsdpfuzz.errors import UsageError
 from fsdpfuzz.loop import (
     OUTPUT,
     Event,
-    Notice,
-    RunFinished,
     RunSettings,
     SessionSettings,
     profile_named,
@@ -82,7 +80,17 @@ def run_command(
             help="Ranks; default from the profile.",
         ),
     ] = None,
-    backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
+    backend: Annotated[
+        str, typer.Option(metavar="B", help="auto, gloo, nccl, or all: both side by side.")
+    ] = "auto",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            parser=jobs_number,
+            metavar="N",
+            help="Runs side by side, which share the examples; auto: as many as do well here.",
+        ),
+    ] = None,
     api: Annotated[str, typer.Option(metavar="A", help="fsdp1, fsdp2 or both.")] = "both",
     output: Annotated[
         Path,
@@ -105,25 +113,28 @@ def run_command(
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
     """Search for FSDP bugs: draw training programs, run them on real ranks, shrink failures."""
-    settings = settings_from(
-        properties=tuple(properties or ()),
-        profile=profile,
-        max_examples=max_examples,
-        seed=seed,
-        world_size=world_size,
-        backend=backend,
-        api=api,
-        output=output,
-        strict=strict,
-        known=known,
-        plant=plant,
-        max_seconds=max_seconds,
-    )
     if json is not None:
         writable_parent(json, "--json")
     if junit is not None:
         writable_parent(junit, "--junit")
-    raise typer.Exit(_run(settings, json, junit))
+
+    def settings_on(name: str, seed: int | None) -> RunSettings:
+        return settings_from(
+            properties=tuple(properties or ()),
+            profile=profile,
+            max_examples=max_examples,
+            seed=seed,
+            world_size=world_size,
+            backend=name,
+            api=api,
+            output=output,
+            strict=strict,
+            known=known,
+            plant=plant,
+            max_seconds=max_seconds,
+        )
+
+    raise typer.Exit(_run(parts_of(backend, jobs, seed, settings_on), json, junit))
 
 
 def settings_from(
@@ -149,7 +160,6 @@ def settings_from(
 
     chosen_profile = profile_named(profile)
     names = tuple(item.name for item in properties_named(properties))
-    chosen(backend, ("auto", "gloo", "nccl"), "--backend")
     apis = apis_of(api)
     if plant is not None and plant.count(":") != 1:
         raise UsageError(f"--plant: {plant!r} is not MODULE:FUNCTION")
@@ -178,33 +188,36 @@ def settings_from(
     )
 
 
-def _run(settings: RunSettings, json: Path | None, junit: Path | None) -> int:
+def _run(parts: list[Part], json: Path | None, junit: Path | None) -> int:
     from fsdpfuzz.cli._annotations import notes_of, wanted
     from fsdpfuzz.cli._files import Files
     from fsdpfuzz.cli._interrupt import Interrupts
     from fsdpfuzz.cli._progress import progress
     from fsdpfuzz.cli._table import print_summary
-    from fsdpfuzz.loop import make_run_folder, run, write_script
+    from fsdpfuzz.loop import campaign, make_run_folder, run, write_script
     from fsdpfuzz.show import Recorder
 
-    folder = make_run_folder(settings.session.output, settings.session.seed)
-    settings = replace(settings, session=replace(settings.session, kept=folder))
-    recorder = Recorder(settings.session.known)
+    session = parts[0][0].session
+    folder = make_run_folder(session.output, session.seed)
+    parts = [
+        (replace(settings, session=replace(settings.session, kept=folder)), number)
+        for settings, number in parts
+    ]
+    recorder = Recorder(session.known)
     files = Files(folder, recorder, json=json, junit=junit)
     with Interrupts() as interrupts, progress() as show:
 
         def emit(event: Event) -> None:
-            # Once a signal has come through, nothing comes but notices and the end.
-            if isinstance(event, RunFinished):
-                interrupts.done()
-            elif not isinstance(event, Notice):
-                interrupts.again()
             recorder(event)
             # Written first, so that a broken terminal cannot lose the result.
             files(event)
             show(event)
 
-        summary = run(settings, emit, script=write_script)
+        heeded = interrupts.heeded(emit)
+        if sum(number for _, number in parts) == 1:
+            summary = run(parts[0][0], heeded, script=write_script)
+        else:
+            summary = campaign(parts, heeded)
     print_summary(summary, recorder.known_cases, files.report)
     if wanted():
         print("\n".join(notes_of(summary)))

@@ -5,6 +5,7 @@ Importing this package imports neither torch nor Hypothesis.
 
 from __future__ import annotations
 
+from fsdpfuzz.loop._campaign import JOBS, campaign, jobs_of
 from fsdpfuzz.loop._checks import Checks
 from fsdpfuzz.loop._events import (
     Also,
@@ -15,6 +16,7 @@ from fsdpfuzz.loop._events import (
     FindingDone,
     FindingMet,
     Found,
+    JobDone,
     Notice,
     Rate,
     RunFinished,
@@ -25,9 +27,16 @@ from fsdpfuzz.loop._events import (
     Summary,
 )
 from fsdpfuzz.loop._folders import LATEST, RUNS, make_run_folder, point_at, run_name
+from fsdpfuzz.loop._job import Job
 from fsdpfuzz.loop._json import RESULT_SCHEMA, summary_document, write_json
 from fsdpfuzz.loop._ledger import WriteScript
-from fsdpfuzz.loop._machine import Resolved, guess_backend, installed_torch, resolve_machine
+from fsdpfuzz.loop._machine import (
+    Resolved,
+    guess_backend,
+    installed_torch,
+    jobs_for,
+    resolve_machine,
+)
 from fsdpfuzz.loop._ports import Archive, KnownLike, PoolLike, Ports, Sighting
 from fsdpfuzz.loop._profiles import PROFILES, Profile, profile_named, register_profiles
 from fsdpfuzz.loop._properties import (
@@ -59,6 +68,7 @@ __all__ = [
     "APIS",
     "DIGESTS",
     "FLAKY_ATTEMPTS",
+    "JOBS",
     "LATEST",
     "OUTPUT",
     "PROFILES",
@@ -78,6 +88,8 @@ __all__ = [
     "FindingDone",
     "FindingMet",
     "Found",
+    "Job",
+    "JobDone",
     "KnownLike",
     "Notice",
     "PoolLike",
@@ -100,11 +112,14 @@ __all__ = [
     "Stopped",
     "Summary",
     "WriteScript",
+    "campaign",
     "default_corpus",
     "default_known",
     "drawn",
     "guess_backend",
     "installed_torch",
+    "jobs_for",
+    "jobs_of",
     "keep_raised",
     "make_run_folder",
     "plant_launcher",

@@ -41,7 +41,7 @@ class Checks:
         self._began = time.monotonic()
         self._started = _started(session)
         session.watch = self._take
-        session.on_harness_error(lambda error: emit(Notice(text=str(error))))
+        session.on_harness_error(lambda error: emit(Notice(text=str(error), harness_error=True)))
         emit(self._started)
 
     def reduce(self, *, smaller: bool = True) -> tuple[tuple[Found, CaseSpec], ...]:

@@ -122,6 +122,8 @@ class RunStarted:
     output: Path
     """The folder of this run."""
     max_seconds: float | None = None
+    jobs: int = 1
+    """So many runs, each with a seed of its own, go on side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,23 @@ class Notice:
     """One line that a person should read: a warning, or why the run ended early."""
 
     text: str
+    harness_error: bool = False
+    """Whether it tells of something that is the fuzzer's or the machine's fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDone:
+    """One of the runs of a campaign, after its end."""
+
+    job: int
+    """Counts from 1; its files are in ``jobs/<job>`` in the folder of the run."""
+    backend: str
+    seed: int
+    examples: int
+    seconds: float
+    pool_restarts: int
+    failure: str = ""
+    """Why it did not come to its end, if it did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +226,8 @@ class Summary:
     """Cases whose runs ended in what is the fuzzer's or the machine's fault."""
     harness: tuple[str, ...] = ()
     """What each of these errors was, and where its case is kept."""
+    jobs: tuple[JobDone, ...] = ()
+    """The runs that this one is made of, if there were several."""
 
     @property
     def failing(self) -> tuple[Found, ...]:

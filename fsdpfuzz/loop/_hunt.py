@@ -7,8 +7,9 @@ same whatever they show. Findings are reduced without Hypothesis, from the case 
 from __future__ import annotations
 
 from fsdpfuzz.case import CaseSpec, digest
+from fsdpfuzz.loop._derived import derived_seed
 from fsdpfuzz.loop._events import Notice
-from fsdpfuzz.loop._hypothesis import StopRound, derived_seed, drive
+from fsdpfuzz.loop._hypothesis import StopRound, drive
 from fsdpfuzz.loop._ledger import Ledger
 from fsdpfuzz.loop._properties import Property, Scope
 from fsdpfuzz.loop._settings import RunSettings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 import hypothesis
@@ -22,12 +21,6 @@ class Abort(BaseException):
     def __init__(self, cause: Exception) -> None:
         self.cause = cause
         super().__init__(str(cause))
-
-
-def derived_seed(*parts: object) -> int:
-    """A seed of 64 bits that depends on all parts and on nothing else."""
-    text = "\0".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def drive(

@@ -38,12 +38,13 @@ def summary_document(summary: Summary) -> dict[str, Any]:
         "harness_errors": summary.harness_errors,
         "findings": [_finding(found) for found in summary.findings],
         "unconfirmed": [_finding(found) for found in summary.unconfirmed],
+        "jobs": [msgspec.to_builtins(job) for job in summary.jobs],
     }
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Writes the document in one go: readers see the old file or the whole new one."""
-    data = msgspec.json.format(msgspec.json.encode(_said(document)), indent=2) + b"\n"
+    data = msgspec.json.format(msgspec.json.encode(sayable(document)), indent=2) + b"\n"
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(
@@ -59,12 +60,12 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _said(value: Any) -> Any:
+def sayable(value: Any) -> Any:
     """The same with texts that JSON can say: what a rank printed may be no UTF-8."""
     if isinstance(value, dict):
-        return {name: _said(inner) for name, inner in value.items()}
+        return {name: sayable(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_said(inner) for inner in value]
+        return [sayable(inner) for inner in value]
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from fsdpfuzz.case import CaseSpec
@@ -21,6 +21,7 @@ from fsdpfuzz.loop._events import (
     Script,
     Scripting,
 )
+from fsdpfuzz.loop._peers import Alone, Peers
 from fsdpfuzz.loop._reduction import Reduction
 from fsdpfuzz.loop._session import Examined, Session
 from fsdpfuzz.reduce import Ablation
@@ -31,15 +32,32 @@ WriteScript = Callable[[Session, Found, CaseSpec, Ablation | None], Script]
 MAX_RANKS = 4
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A new finding that is booked and not yet reduced."""
+
+    met: Found
+    examined: Examined
+    compared: int = 0
+    """So many of the causes are known to be others."""
+
+
 class Ledger:
     """Books every generated case and every finding of a run, and tells ``emit``.
 
     One case is under way in the ranks while the next is drawn; a run that ends in between leaves
-    it on disk. A new finding is reduced as soon as its case is judged; each pair of its key and
-    the known defect that explains it is booked once, and further keys of the same cause with it.
+    it on disk. A new finding is told of as soon as its case is judged, and then reduced; each
+    pair of its key and the known defect that explains it is booked once, and further keys of the
+    same cause with it. Where ``peers`` reduce, it waits for its turn while drawing goes on.
     """
 
-    def __init__(self, session: Session, emit: Emit, script: WriteScript | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        emit: Emit,
+        script: WriteScript | None = None,
+        peers: Peers | None = None,
+    ) -> None:
         self.session = session
         self.emit = emit
         self.counts = Counts()
@@ -47,15 +65,19 @@ class Ledger:
         """Digests of the generated cases."""
         self.digests: TextIO | None = None
         self._script = script
+        self._peers: Peers = Alone() if peers is None else peers
         self._found: dict[tuple[str, str | None], Found] = {}
         self._causes: list[Cause] = []
         self._keys: set[str] = set()
         """Keys of new findings that were booked, on their own or with another's cause."""
+        self._waiting: list[_Waiting] = []
+        self._elsewhere: set[str] = set()
+        """What other jobs have met before."""
         self._under_way: tuple[CaseSpec, str, float] | None = None
         self._began = time.monotonic()
         self._doubtful: dict[str, Found] = {}
         """What showed once and not again, by key."""
-        session.on_harness_error(lambda error: emit(Notice(text=str(error))))
+        session.on_harness_error(lambda error: emit(Notice(text=str(error), harness_error=True)))
 
     @property
     def seconds(self) -> float:
@@ -94,6 +116,12 @@ class Ledger:
         (case, property_name, began), self._under_way = self._under_way, None
         examined = self.session.examine(case)
         self._count(examined, property_name, time.monotonic() - began)
+        self._reduce_waiting(wait=False)
+
+    def finish_all(self) -> None:
+        """`finish`, and all that waits for its turn is reduced."""
+        self.finish()
+        self._reduce_waiting(wait=True)
 
     def _count(self, examined: Examined, property_name: str, seconds: float) -> None:
         self.counts = self.counts.plus(examined.verdict.status)
@@ -109,28 +137,63 @@ class Ledger:
             examined = self.session.explained(examined)
         for finding in examined.verdict.findings:
             known = examined.known.get(finding.key)
-            if known is not None and (finding.key, known) not in self._found:
+            if known is None or (finding.key, known) in self._found:
+                continue
+            if self._is_first(f"{known}: {finding.key}"):
                 self._book(examined, finding, property_name, known)
         for finding in examined.unconfirmed:
-            if finding.key not in self._keys and finding.key not in self._doubtful:
+            if finding.key in self._keys or finding.key in self._doubtful:
+                continue
+            if self._is_first(f"unconfirmed: {finding.key}"):
                 self._doubt(examined, finding, property_name)
         for finding in examined.news:
             if finding.key in examined.rates and finding.key not in self._keys:
                 self._keys.add(finding.key)
-                found = self._book(examined, finding, property_name, None)
-                self._finished(found, examined.case, None)
+                if self._is_first(finding.key):
+                    found = self._book(examined, finding, property_name, None)
+                    self._finished(found, examined.case, None)
         for finding in by_precedence(f for f in examined.news if f.key not in examined.rates):
             if finding.key not in self._keys:
                 self._new(examined, finding, property_name)
         self.session.settle()
 
+    def _is_first(self, name: str) -> bool:
+        if name in self._elsewhere:
+            return False
+        if not self._peers.first(name):
+            self._elsewhere.add(name)
+            return False
+        return True
+
     def _new(self, examined: Examined, finding: Finding, property_name: str) -> None:
-        """Books a finding with a new key: with the cause of one that was met before, or its own."""
-        cause = self._cause_beside(examined, finding) or self._like_another(examined.case, finding)
+        """Books a finding with a new key: with a cause that shows beside it, or on its own."""
+        self._causes += self._peers.news()
+        cause = self._cause_beside(examined, finding)
         if cause is not None:
             self._add_key(cause, finding.key)
-        else:
-            self._reduced(examined, finding, property_name)
+            return
+        self._keys.add(finding.key)
+        if self._is_first(finding.key):
+            # Told of before anything else is run for it.
+            self._waiting.append(
+                _Waiting(self._book(examined, finding, property_name, None), examined)
+            )
+            self._reduce_waiting(wait=False)
+
+    def _reduce_waiting(self, *, wait: bool) -> None:
+        """Reduces what waits, but for what has a cause that was met before."""
+        while self._waiting:
+            self._causes += self._peers.news()
+            first = self._waiting[0]
+            cause = self._like_another(first)
+            if cause is not None:
+                self._waiting.remove(first)
+                self._merge(first.met, cause)
+            elif self._peers.turn(wait=wait):
+                self._waiting.remove(first)
+                self._reduced(first.met, first.examined)
+            elif not wait:
+                return
 
     def _cause_beside(self, examined: Examined, finding: Finding) -> Cause | None:
         """A cause that shows in this case, too, and the finding in that cause's smallest case."""
@@ -143,8 +206,13 @@ class Ledger:
             None,
         )
 
-    def _like_another(self, case: CaseSpec, finding: Finding) -> Cause | None:
-        return next((c for c in self._causes if same_cause(c, case, finding, self._run)), None)
+    def _like_another(self, waiting: _Waiting) -> Cause | None:
+        """The cause that a finding has in common with one that was reduced."""
+        examined, finding = waiting.examined, waiting.met.finding
+        causes, waiting.compared = self._causes[waiting.compared :], len(self._causes)
+        return self._cause_beside(examined, finding) or next(
+            (c for c in causes if same_cause(c, examined.case, finding, self._run)), None
+        )
 
     def _run(self, case: CaseSpec) -> Verdict:
         return self.session.examine(case, beside=True).verdict
@@ -155,8 +223,16 @@ class Ledger:
             self._keys.add(key)
             if key != own and key not in cause.found.also:
                 cause.found = replace(cause.found, also=(*cause.found.also, key))
-                self._found[own, None] = cause.found
+                if (own, None) in self._found:
+                    self._found[own, None] = cause.found
                 self.emit(Also(found=cause.found, key=key))
+
+    def _merge(self, met: Found, cause: Cause, *keys: str) -> None:
+        """Books a finding of its own as a further key of a cause."""
+        del self._found[met.finding.key, None]
+        if met.case != cause.found.case:
+            self.session.drop(met.case)
+        self._add_key(cause, met.finding.key, *keys)
 
     def _doubt(self, examined: Examined, finding: Finding, property_name: str) -> None:
         """Keeps what showed once and not again; it is no finding."""
@@ -186,28 +262,39 @@ class Ledger:
             seconds=self.seconds,
         )
 
-    def _reduced(self, examined: Examined, finding: Finding, property_name: str) -> None:
-        """Books a new finding, reduces it, and finds out what it needs."""
-        self._keys.add(finding.key)
-        met = self._book(examined, finding, property_name, None)
-        reduction = Reduction(self.session, examined, finding, self.emit)
+    def _reduced(self, met: Found, examined: Examined) -> None:
+        """Reduces a new finding, and finds out what it needs; it is this run's turn."""
+        reduction = Reduction(self.session, examined, met.finding, self.emit)
         try:
             reduction.run()
         except (KeyboardInterrupt, PoolError):
             self._replaced(met, self._smallest(met, reduction))
             raise
         left = reduction.examined.verdict.findings
-        for other in self._causes:
-            if shows(left, other.found.finding):
-                del self._found[finding.key, None]
-                self.session.drop(met.case)
-                self._add_key(other, finding.key, reduction.finding.key)
-                return
+        other = self._shown(left)
+        if other is not None:
+            self._merge(met, other, reduction.finding.key)
+            self._peers.reduced(None)
+            return
         found = self._replaced(met, self._smallest(met, reduction))
         cause = Cause(found, reduction.examined.case, left, Ablation(complete=False))
         self._causes.append(cause)
         cause.ablation = reduction.ablation(self._most_ranks())
-        cause.found = self._finished(found, cause.case, cause.ablation)
+        while not self._peers.reduced(cause):
+            self._causes += self._peers.news()
+            other = self._shown(left, but=cause)
+            if other is not None:
+                # Another job was sooner.
+                self._causes.remove(cause)
+                self._merge(cause.found, other, *cause.found.also)
+                self._peers.reduced(None)
+                return
+        cause.found = self._finished(cause.found, cause.case, cause.ablation)
+
+    def _shown(self, findings: tuple[Finding, ...], but: Cause | None = None) -> Cause | None:
+        """A cause that shows among the findings of a reduced case."""
+        others = (cause for cause in self._causes if cause is not but)
+        return next((cause for cause in others if shows(findings, cause.found.finding)), None)
 
     def _smallest(self, found: Found, reduction: Reduction) -> Found:
         """The finding with the smallest case that shows it, which is kept."""

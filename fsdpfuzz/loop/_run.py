@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from dataclasses import replace
 
 from fsdpfuzz.errors import PoolError
 from fsdpfuzz.loop._events import Emit, Notice, RunFinished, RunStarted, Summary
 from fsdpfuzz.loop._ledger import Ledger, WriteScript
+from fsdpfuzz.loop._peers import Peers
 from fsdpfuzz.loop._properties import Property, properties_named
 from fsdpfuzz.loop._session import Session
 from fsdpfuzz.loop._settings import RunSettings
@@ -31,6 +33,7 @@ def run(
     *,
     session: Session | None = None,
     script: WriteScript | None = None,
+    peers: Peers | None = None,
 ) -> Summary:
     """Runs the properties and tells ``emit`` of everything that happens, in order.
 
@@ -38,29 +41,32 @@ def run(
     of what was done, and so do ranks that cannot be started again. The case that was under way
     then counts for nothing; it stays on disk, and the next run begins with it. ``script``
     writes and runs the standalone script of a new finding, as `write_script` does. A session
-    given by the caller stays open. The digests of the generated cases are written to
-    ``digests.txt`` in the folder of the run, one a line, in order.
+    given by the caller stays open. ``peers`` are the other jobs of a campaign. The digests of the
+    generated cases are written to ``digests.txt`` in the folder of the run, one a line, in order.
     """
     if session is not None:
-        return _run(settings, emit, session, script)
+        return _run(settings, emit, session, script, peers)
     with Session(settings.session) as own:
-        return _run(settings, emit, own, script)
+        return _run(settings, emit, own, script, peers)
 
 
 def _run(
-    settings: RunSettings, emit: Emit, session: Session, script: WriteScript | None
+    settings: RunSettings,
+    emit: Emit,
+    session: Session,
+    script: WriteScript | None,
+    peers: Peers | None,
 ) -> Summary:
     properties = properties_named(settings.properties)
-    ledger = Ledger(session, emit, script)
-    started = _started(settings, properties)
+    ledger = Ledger(session, emit, script, peers)
+    started = started_with(settings)
     interrupted: int | None = None
     failure: str | None = None
     try:
         emit(started)
         _search(settings, ledger, properties)
-        if ledger.counts.examples >= LONG_RUN:
-            for entry in session.silent_known():
-                emit(Notice(text=f"known finding {entry} did not show; does it still exist?"))
+        if peers is None:
+            tell_silent(ledger.counts.examples, session.silent_known(), emit)
     except KeyboardInterrupt as stop:
         interrupted = stop.number if isinstance(stop, Stopped) else int(signal.SIGINT)
         session.abandon()
@@ -90,12 +96,12 @@ def _run(
 def _search(settings: RunSettings, ledger: Ledger, properties: tuple[Property, ...]) -> None:
     from fsdpfuzz.loop._hunt import Hunt, is_over
 
-    folder = settings.session.folder
+    folder = settings.notes or settings.session.folder
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / DIGESTS).open("w", encoding="ascii", buffering=1) as ledger.digests:
         for case in ledger.session.pending():
             ledger.meet(ledger.session.examine(case), properties[0].name)
-        shares = _shares(settings.max_examples, len(properties))
+        shares = shares_of(settings.max_examples, len(properties))
         hunts = [
             Hunt(settings, ledger, item, share)
             for item, share in zip(properties, shares, strict=True)
@@ -105,10 +111,18 @@ def _search(settings: RunSettings, ledger: Ledger, properties: tuple[Property, .
             for hunt in hunts:
                 if hunt.left and not is_over(settings, ledger):
                     hunt.round()
-        ledger.finish()
+        ledger.finish_all()
 
 
-def _started(settings: RunSettings, properties: tuple[Property, ...]) -> RunStarted:
+def tell_silent(examples: int, silent: Iterable[str], emit: Emit) -> None:
+    """Says of a long run which known findings it did not meet."""
+    if examples >= LONG_RUN:
+        for entry in silent:
+            emit(Notice(text=f"known finding {entry} did not show; does it still exist?"))
+
+
+def started_with(settings: RunSettings) -> RunStarted:
+    """What there is to say of a run before its first case."""
     session = settings.session
     return RunStarted(
         torch=session.torch,
@@ -116,12 +130,13 @@ def _started(settings: RunSettings, properties: tuple[Property, ...]) -> RunStar
         world_sizes=settings.world_sizes,
         profile=session.profile.name,
         seed=session.seed,
-        properties=tuple(item.name for item in properties),
+        properties=tuple(item.name for item in properties_named(settings.properties)),
         max_examples=settings.max_examples,
         output=session.folder,
         max_seconds=settings.max_seconds,
     )
 
 
-def _shares(total: int, parts: int) -> list[int]:
+def shares_of(total: int, parts: int) -> list[int]:
+    """A number in parts that are as equal as can be."""
     return [total // parts + (i < total % parts) for i in range(parts)]

@@ -63,6 +63,8 @@ class RunSettings:
     apis: tuple[Api, ...] = APIS
     round_examples: int = 8
     max_seconds: float | None = None
+    notes: Path | None = None
+    """Folder for what one run writes alone, where several have one folder; None for that one."""
 
 
 def default_corpus() -> Path:

@@ -18,7 +18,7 @@ PROGRAM = f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-import fsdpfuzz.loop, fsdpfuzz.loop._session
+import fsdpfuzz.loop, fsdpfuzz.loop._campaign, fsdpfuzz.loop._session
 from fsdpfuzz.errors import MachineError
 from fsdpfuzz.loop import PROPERTIES, Ports, Resolved
 from fsdpfuzz.loop._archive import FileArchive
@@ -32,18 +32,26 @@ for name in PROPERTIES:
     PROPERTIES[name] = Toy(name=name, about="")
 
 def judge(case, observation):
-    wrong = ["big"] * (mode in ("fault", "known", "two", "stuck", "skip"))
+    wrong = ["big"] * (mode in ("fault", "known", "two", "stuck", "skip", "dies"))
     wrong += ["after"] * (mode == "two")
     return verdict_of(*(finding(name) for name in wrong if max(outs_of(case)) > 100))
 
 def slow(case):
     if mode == "slow" or (mode == "stuck" and max(outs_of(case)) > 100):
         time.sleep(0.02 if mode == "slow" else 0.5)
+    if mode == "dies" and len(bench.log) > 5:
+        try:
+            Path("died").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        print("such is life", flush=True)
+        os._exit(9)
 
 def machine(backend, sizes):
     if mode == "no-gpu":
         raise MachineError("nccl needs 2 GPUs, but there are 0")
-    return Resolved(backend="gloo", world_sizes=sizes, torch="9.9.9")
+    backend = "gloo" if backend == "auto" else backend
+    return Resolved(backend=backend, world_sizes=sizes, torch="9.9.9")
 
 bench.judge, bench.before = judge, slow
 bench.known = FakeKnown(
@@ -57,8 +65,17 @@ fsdpfuzz.loop._session.real_ports = lambda settings: Ports(
     archive=FileArchive(settings.output, settings.kept),
     known=bench.known if settings.known is not None else FakeKnown(),
 )
-from fsdpfuzz.cli import main
-code = main()
+fsdpfuzz.loop._campaign.job_command = lambda: (sys.executable, __file__, "--job")
+fsdpfuzz.loop.jobs_for = lambda backend: 2
+if sys.argv[1:2] == ["--job"]:
+    import fsdpfuzz.cli._job
+    from fsdpfuzz.loop import Script
+    script = Script(path=None, confirmed=False, note="none was asked for")
+    fsdpfuzz.cli._job.write_script = lambda *_: script
+    code = fsdpfuzz.cli._job.job(int(sys.argv[2]))
+else:
+    from fsdpfuzz.cli import main
+    code = main()
 print("pools closed", [pool.closed for pool in bench.pools])
 sys.exit(code)
 """

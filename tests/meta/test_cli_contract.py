@@ -17,6 +17,7 @@ from fsdpfuzz.errors import MachineError, PoolError, UsageError
 from fsdpfuzz.loop import (
     Counts,
     Found,
+    JobDone,
     Rate,
     RunStarted,
     Summary,
@@ -33,6 +34,7 @@ RUN = {
     "seed": ("N", ("--seed",)),
     "world_size": ("N", ("--world-size",)),
     "backend": ("B", ("--backend",)),
+    "jobs": ("N", ("--jobs",)),
     "api": ("A", ("--api",)),
     "output": ("DIR", ("--output",)),
     "json": ("FILE", ("--json",)),
@@ -91,6 +93,17 @@ DOCUMENT = {
         }
     ],
     "unconfirmed": [],
+    "jobs": [
+        {
+            "job": 1,
+            "backend": "gloo",
+            "seed": 8,
+            "examples": 75,
+            "seconds": 9.5,
+            "pool_restarts": 1,
+            "failure": "",
+        }
+    ],
 }
 FROZEN = {
     "schema", "torch", "backend", "world_size", "profile", "seed", "examples", "passed",
@@ -122,6 +135,7 @@ def a_summary(*findings: Found, strict: bool = False, interrupted: int | None = 
         findings=findings,
         strict=strict,
         interrupted=interrupted,
+        jobs=(JobDone(job=1, backend="gloo", seed=8, examples=75, seconds=9.5, pool_restarts=1),),
     )
 
 
@@ -173,6 +187,7 @@ def test_the_options_of_run() -> None:
         "seed": None,
         "world_size": None,
         "backend": "auto",
+        "jobs": None,
         "api": "both",
         "output": Path(".fsdpfuzz"),
         "json": None,

@@ -18,7 +18,8 @@ from fsdpfuzz.loop import (
     scope_now,
     set_scope,
 )
-from fsdpfuzz.loop._hypothesis import StopRound, derived_seed, drive
+from fsdpfuzz.loop._derived import derived_seed
+from fsdpfuzz.loop._hypothesis import StopRound, drive
 from tests.unit.loop.standins import Toy, make_case, toy_cases
 
 

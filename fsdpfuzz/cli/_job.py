@@ -1,0 +1,36 @@
+"""A job of a campaign: the process behind one of several runs side by side."""
+
+from __future__ import annotations
+
+import sys
+
+from fsdpfuzz.cli._interrupt import Interrupts
+from fsdpfuzz.errors import FsdpFuzzError
+from fsdpfuzz.loop import Job, run, write_script
+from fsdpfuzz.show import spell_out
+
+FAILED = 3
+
+
+def job(fd: int) -> int:
+    """Runs what the campaign at the other end of the descriptor asks for; the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        spell_out(stream)
+    with Interrupts() as interrupts:
+        campaign = Job(fd)
+        try:
+            run(
+                campaign.settings(),
+                interrupts.heeded(campaign.tell),
+                script=write_script,
+                peers=campaign,
+            )
+        except FsdpFuzzError as error:
+            campaign.fail(str(error))
+            return FAILED
+        except KeyboardInterrupt:
+            # Before the run began, or after the campaign went away: there is nobody to tell.
+            return FAILED
+        finally:
+            campaign.end()
+    return 0
