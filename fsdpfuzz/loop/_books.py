@@ -102,10 +102,9 @@ class Books:
     def put(self, found: Found) -> Found:
         """Books a finding as it stands now; the same with what all jobs know of it."""
         name = (found.finding.key, found.known)
-        keys = [found.finding.key, *found.also]
         before = self._found.get(name)
+        keys = [found.finding.key, *(before.also if before is not None else ()), *found.also]
         if before is not None:
-            keys += before.also
             # Another job knows the cause as it was before its script was written.
             found = max(before, found, key=_progress)
         also = tuple(dict.fromkeys(key for key in keys[1:] if key != found.finding.key))

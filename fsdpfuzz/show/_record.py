@@ -103,6 +103,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     properties: tuple[str, ...] = ()
     max_examples: int = 0
     max_seconds: float | None = None
+    jobs: int = 1
     examples: int = 0
     passed: int = 0
     rejected: int = 0
@@ -323,6 +324,7 @@ def _of_start(started: RunStarted) -> RunRecord:
         properties=started.properties,
         max_examples=started.max_examples,
         max_seconds=started.max_seconds,
+        jobs=started.jobs,
     )
 
 
