@@ -21,6 +21,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from fsdpfuzz.loop import jobs_for
+
 ROOT = Path(__file__).resolve().parents[1]
 Record = dict[str, Any]
 GRACE = 150.0
@@ -129,7 +131,7 @@ def add_options(parser: argparse.ArgumentParser, path: Path) -> None:
     """The options that all benches of plants have."""
     from benchmarks.one_plant import add_bounds
 
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--jobs", type=int, default=jobs_for("gloo"))
     parser.add_argument("--only", nargs="+", metavar="ID", default=[])
     parser.add_argument("--json", type=Path, default=path, help="JSON lines, gone on with")
     parser.add_argument("--seeds-only", action="store_true")

@@ -117,7 +117,8 @@ def test_a_known_finding_is_left_to_the_first_that_meets_it(bench: Bench) -> Non
 
 def test_drawing_goes_on_while_another_job_reduces(bench: Bench) -> None:
     bench.judge = two_faults
-    ledger = met(bench, Others(busy=2), WIDE, make_case((4,)), make_case((5,)))
+    others = Others(busy=2, waits=[lambda: pytest.fail("it waits")])
+    ledger = met(bench, others, WIDE, make_case((4,)), make_case((5,)))
     assert told(bench) == ["CaseDone", "FindingMet", "CaseDone", "FindingDone", "CaseDone"]
     (found,) = ledger.found
     assert found.shrunk
