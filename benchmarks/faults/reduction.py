@@ -13,6 +13,31 @@ DIVIDE_AFTER = "_div_if_needed(new_sharded_grad, state._gradient_postdivide_fact
 
 FAULTS = (
     fault(
+        "fsdp2_idle_rank_keeps_nothing",
+        "a rank whose own gradients are exact zeros takes no part of the others'",
+        "reduction scale",
+        "fsdp2",
+        Edit(
+            COLLECTIVES + "foreach_reduce",
+            "_div_if_needed(reduce_output, postdivide_factor)",
+            "(reduce_scatter_input.any() or reduce_output.zero_(), "
+            "_div_if_needed(reduce_output, postdivide_factor))",
+        ),
+    ),
+    fault(
+        "fsdp1_idle_rank_keeps_nothing",
+        "a rank whose own gradients are exact zeros takes no part of the others'",
+        "reduction scale",
+        "fsdp1",
+        Edit(
+            RUNTIME + "_reduce_grad",
+            DIVIDE_AFTER,
+            f"(padded_unsharded_grad.any() or new_sharded_grad.zero_(), {DIVIDE_AFTER})",
+            which=2,
+            among=2,
+        ),
+    ),
+    fault(
         "fsdp2_summed_not_averaged",
         "gradients are the number of ranks times too large",
         "reduction scale",

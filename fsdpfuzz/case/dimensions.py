@@ -9,6 +9,7 @@ from fsdpfuzz.case.freezing import FreezingDimension
 from fsdpfuzz.case.hazards import HazardsDimension
 from fsdpfuzz.case.inputs import InputsDimension
 from fsdpfuzz.case.loss import LossDimension
+from fsdpfuzz.case.masked import MaskedDimension
 from fsdpfuzz.case.mem_tracker import MemTrackerDimension
 from fsdpfuzz.case.mesh import MeshDimension
 from fsdpfuzz.case.optimizer import OptimizerDimension
@@ -35,6 +36,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     MeshDimension(),
     OptimizerDimension(),
     LossDimension(),
+    MaskedDimension(),
     HazardsDimension(),
     WorldSizeDimension(),
 )

@@ -36,6 +36,7 @@ class MemTrackerDimension(Dimension):
                     "eval": ("on",),
                     "flips": ("some", "all"),
                     "refrozen": ("yes", "after lone forward"),
+                    "masked": ("some", "all"),
                     "state_dict": ("full", "sharded", "several"),
                 },
             },
@@ -68,9 +69,10 @@ class MemTrackerDimension(Dimension):
         if case.twins:
             raise CaseError("mem_tracker measures one plan; leave out the twins", path="$.probes")
         for i, op in enumerate(case.program):
-            if not isinstance(op, _RUNS) or (isinstance(op, Forward) and not op.grad):
+            plain = not isinstance(op, Forward) or (op.grad and op.masked is None)
+            if not isinstance(op, _RUNS) or not plain:
                 raise CaseError(
-                    "mem_tracker runs forward, backward, step and zero_grad only",
+                    "mem_tracker runs plain forward, backward, step and zero_grad only",
                     path=f"$.program[{i}]",
                 )
 

@@ -30,7 +30,8 @@ class _Job:
 
     statuses: Counter[str]
     restarts: int = 0
-    harness_errors: int = 0
+    harness: tuple[str, ...] = ()
+    """Harness errors, each in a line."""
     summary: Summary | None = None
 
     @property
@@ -83,13 +84,13 @@ class Books:
             case Also(found=found, key=key):
                 return (Also(found=self.put(found), key=key),)
             case Notice():
-                own.harness_errors += event.harness_error
+                own.harness += (event.text,) * event.harness_error
                 return (replace(event, text=f"job {job + 1}: {event.text}"),)
             case Scripting():
                 return (event,)
             case RunFinished(summary=summary):
                 own.summary, own.restarts = summary, summary.pool_restarts
-                own.harness_errors = summary.harness_errors
+                own.harness = summary.harness
                 # A job that was ended in the middle has not told of the last that it did.
                 also = {key for found in self._found.values() for key in found.also}
                 for found in (*summary.findings, *filter(_denied, summary.unconfirmed)):
@@ -123,9 +124,9 @@ class Books:
         self._found[name] = found
         return found
 
-    def cut_short(self, job: int) -> None:
-        """Books that a job came to no good end."""
-        self._jobs[job].harness_errors += 1
+    def cut_short(self, job: int, text: str) -> None:
+        """Books that a job came to no good end, as ``text`` says."""
+        self._jobs[job].harness += (text,)
 
     def summary_of(self, job: int) -> Summary | None:
         """What a job said at its end."""
@@ -145,9 +146,9 @@ class Books:
         return sum(job.restarts for job in self._jobs)
 
     @property
-    def harness_errors(self) -> int:
-        """Of all jobs, and the jobs that came to no good end."""
-        return sum(job.harness_errors for job in self._jobs)
+    def harness(self) -> tuple[str, ...]:
+        """The harness errors of all jobs, and the jobs that came to no good end."""
+        return tuple(text for job in self._jobs for text in job.harness)
 
     @property
     def counts(self) -> Counts:

@@ -214,11 +214,12 @@ class _Campaign:
             failure = summary.failure
         self._ends[job.number] = (self._seconds, failure)
         if failure and not self._quiet:
-            self._books.cut_short(job.number)
             self._board.gone(job.number)
             done, share = self._books.examples_of(job.number), job.settings.max_examples
             text = f"job {job.number + 1} ended after {done} of {share} examples: {failure}"
-            self._emit(Notice(text=f"harness error: {text}; {job.output}", harness_error=True))
+            text = f"harness error, {text}; {job.output}"
+            self._books.cut_short(job.number, text)
+            self._emit(Notice(text=text, harness_error=True))
 
     @property
     def _failures(self) -> list[str]:
@@ -243,7 +244,8 @@ class _Campaign:
             failure=None if stopped else f"no job came to its end: {failures[0]}",
             silent_known=books.silent_known,
             unconfirmed=books.unconfirmed,
-            harness_errors=books.harness_errors,
+            harness_errors=len(books.harness),
+            harness=books.harness,
             jobs=tuple(map(self._job_done, range(len(self._settings)))),
         )
 

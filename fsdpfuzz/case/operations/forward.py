@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from fsdpfuzz.case.base import ModulePath, on
+from fsdpfuzz.case.base import ModulePath, Rank, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.loss import loss_of
 from fsdpfuzz.case.names import check_names
@@ -59,6 +59,8 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
     """Throws the loss away: gradients are recorded, but no backward follows."""
     target: ModulePath = ""
     """FQN of the module that is called instead of the root; its width is the inputs'."""
+    masked: Rank | None = None
+    """The rank on which the loss is an exact zero."""
 
     @property
     def waits(self) -> bool:
@@ -93,6 +95,9 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             Do(call=lowering.called(module, x), into=(output,)),
             Do(call=loss_of(a), into=(loss,)),
         ]
+        if self.masked is not None:
+            zero = call("steps.masked.nothing_of", loss)
+            run.append(Do(call=zero, into=(loss,), ranks=(self.masked,)))
         if self.grad:
             yield from run
         else:
@@ -108,6 +113,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         words += [] if self.sync else ["no_sync"]
         words += [] if self.grad else ["no_grad"]
         words += ["dropped"] if self.drop else []
+        words += [] if self.masked is None else [f"masked on rank {self.masked}"]
         return " ".join(words)
 
     @classmethod

@@ -164,11 +164,12 @@ def test_harness_errors_are_counted_before_a_job_ends_and_once() -> None:
     books = Books(2)
     (notice,) = books.take(0, Notice(text="harness error: x", harness_error=True), 1.0)
     assert notice == Notice(text="job 1: harness error: x", harness_error=True)
-    assert books.harness_errors == 1
-    books.take(0, RunFinished(summary=a_summary(harness_errors=1)), 2.0)
-    assert books.harness_errors == 1
-    books.cut_short(1)
-    assert books.harness_errors == 2
+    assert list(books.harness) == ["harness error: x"]
+    last = a_summary(harness=("harness error: x",), harness_errors=1)
+    books.take(0, RunFinished(summary=last), 2.0)
+    assert list(books.harness) == ["harness error: x"]
+    books.cut_short(1, "it died")
+    assert list(books.harness) == ["harness error: x", "it died"]
 
 
 def test_a_known_finding_is_silent_where_no_job_met_it() -> None:
