@@ -12,9 +12,11 @@ import typer
 
 from fsdpfuzz.cli._options import (
     MAX_RANKS,
+    PythonPath,
     apis_of,
     chosen,
     folder_named,
+    interpreter,
     known_file,
     seconds_from,
     usable_folder,
@@ -102,6 +104,7 @@ def run_command(
     known: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
+    python: PythonPath = None,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
     """Search for FSDP bugs: draw training programs, run them on real ranks, shrink failures."""
@@ -118,6 +121,7 @@ def run_command(
         known=known,
         plant=plant,
         max_seconds=max_seconds,
+        python=python,
     )
     if json is not None:
         writable_parent(json, "--json")
@@ -140,6 +144,7 @@ def settings_from(
     known: Path | None,
     plant: str | None,
     max_seconds: float | None = None,
+    python: Path | None = None,
 ) -> RunSettings:
     """The settings that the options mean; :class:`UsageError` or :class:`MachineError`.
 
@@ -156,7 +161,8 @@ def settings_from(
     known_path = known_file(known)
     usable_folder(output, "--output")
     world_sizes = chosen_profile.world_sizes if world_size is None else (world_size,)
-    machine = resolve_machine(backend, world_sizes)
+    ranks_on = interpreter(python)
+    machine = resolve_machine(backend, world_sizes, ranks_on)
     if seed is None:
         seed = 0 if chosen_profile.derandomize else secrets.randbelow(2**32)
     return RunSettings(
@@ -169,6 +175,7 @@ def settings_from(
             strict=strict,
             torch=machine.torch,
             seed=seed,
+            python=ranks_on,
         ),
         properties=names,
         max_examples=max_examples or (ENDLESS if max_seconds else chosen_profile.max_examples),

@@ -21,6 +21,7 @@ def real_ports(settings: SessionSettings) -> Ports:
             settings.backend,
             deadlines=Deadlines(floor=profile.deadline_floor, ceiling=profile.deadline_ceiling),
             plant=settings.plant,
+            python=settings.python,
         )
 
     return Ports(

@@ -58,6 +58,7 @@ def plant_launcher(plant: str | None) -> tuple[str, ...]:
 def _run(session: Session, found: Found, path: Path, world_size: int) -> Verification:
     from fsdpfuzz.repro import verify
 
+    python = session.settings.python
     return verify(
         path,
         world_size,
@@ -65,6 +66,7 @@ def _run(session: Session, found: Found, path: Path, world_size: int) -> Verific
         found.finding,
         launcher=plant_launcher(session.settings.plant),
         attempts=FLAKY_ATTEMPTS if found.rate else 1,
+        python=python.executable if python is not None else None,
     )
 
 
@@ -75,7 +77,7 @@ def _context(session: Session, found: Found, name: str, ablation: Ablation | Non
     return Context(
         torch=session.torch,
         backend=session.settings.backend,
-        environment=environment_of(probe_machine()),
+        environment=environment_of(probe_machine(session.settings.python)),
         ablation=ablation,
         rate=f"{found.rate.failed} of {found.rate.runs}" if found.rate else "",
         script=name,

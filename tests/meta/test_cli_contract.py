@@ -39,6 +39,7 @@ RUN = {
     "junit": ("FILE", ("--junit",)),
     "strict": (None, ("--strict",)),
     "known": ("PATH", ("--known",)),
+    "python": ("PATH", ("--python",)),
     "plant": ("MODULE:FUNCTION", ("--plant",)),
 }
 
@@ -179,6 +180,7 @@ def test_the_options_of_run() -> None:
         "junit": None,
         "strict": False,
         "known": None,
+        "python": None,
         "plant": None,
     }
 
