@@ -91,8 +91,9 @@ def headline(event: Event) -> str | None:
     match event:
         case RunStarted():
             ranks = " or ".join(str(size) for size in event.world_sizes)
+            against = f" against {event.against}" if event.against else ""
             return (
-                f"fsdpfuzz: torch {event.torch}, {event.backend}, {ranks} ranks, "
+                f"fsdpfuzz: torch {event.torch}{against}, {event.backend}, {ranks} ranks, "
                 f"profile {event.profile}, seed {event.seed}, {', '.join(event.properties)}"
             )
         case FindingMet(found=found):

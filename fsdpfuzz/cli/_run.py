@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from fsdpfuzz.cli._options import (
@@ -105,6 +106,12 @@ def run_command(
         Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
     python: PythonPath = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Python of another torch: report what differs from it, too."
+        ),
+    ] = None,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
     """Search for FSDP bugs: draw training programs, run them on real ranks, shrink failures."""
@@ -122,6 +129,7 @@ def run_command(
         plant=plant,
         max_seconds=max_seconds,
         python=python,
+        against=against,
     )
     if json is not None:
         writable_parent(json, "--json")
@@ -145,6 +153,7 @@ def settings_from(
     plant: str | None,
     max_seconds: float | None = None,
     python: Path | None = None,
+    against: Path | None = None,
 ) -> RunSettings:
     """The settings that the options mean; :class:`UsageError` or :class:`MachineError`.
 
@@ -163,6 +172,10 @@ def settings_from(
     world_sizes = chosen_profile.world_sizes if world_size is None else (world_size,)
     ranks_on = interpreter(python)
     machine = resolve_machine(backend, world_sizes, ranks_on)
+    other = interpreter(against, "--against")
+    if other is not None:
+        there = resolve_machine(machine.backend, machine.world_sizes, other)
+        other = msgspec.structs.replace(other, torch=there.torch)
     if seed is None:
         seed = 0 if chosen_profile.derandomize else secrets.randbelow(2**32)
     return RunSettings(
@@ -176,6 +189,7 @@ def settings_from(
             torch=machine.torch,
             seed=seed,
             python=ranks_on,
+            against=other,
         ),
         properties=names,
         max_examples=max_examples or (ENDLESS if max_seconds else chosen_profile.max_examples),

@@ -122,6 +122,10 @@ class RunStarted:
     output: Path
     """The folder of this run."""
     max_seconds: float | None = None
+    python: str = ""
+    """What the ranks run on; empty for the controller's own."""
+    against: str = ""
+    """The torch version that each case is run on besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +214,9 @@ class Summary:
 
     @property
     def failing(self) -> tuple[Found, ...]:
-        """The findings for which the run fails."""
-        return tuple(found for found in self.findings if self.strict or found.known is None)
+        """The findings for which the run fails; what only another torch shows is none."""
+        here = (found for found in self.findings if found.finding.change != "fixed")
+        return tuple(found for found in here if self.strict or found.known is None)
 
     @property
     def examples_per_second(self) -> float:

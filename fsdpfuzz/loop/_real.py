@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from fsdpfuzz.known import Known
+from fsdpfuzz.loop._against import compared
 from fsdpfuzz.loop._archive import FileArchive
 from fsdpfuzz.loop._ports import PoolLike, Ports
 from fsdpfuzz.loop._settings import SessionSettings
+
+if TYPE_CHECKING:
+    from fsdpfuzz.pool import Interpreter
 
 
 def real_ports(settings: SessionSettings) -> Ports:
@@ -15,18 +22,23 @@ def real_ports(settings: SessionSettings) -> Ports:
 
     profile = settings.profile
 
-    def make_pool(world_size: int) -> PoolLike:
-        return Pool(
-            world_size,
-            settings.backend,
-            deadlines=Deadlines(floor=profile.deadline_floor, ceiling=profile.deadline_ceiling),
-            plant=settings.plant,
-            python=settings.python,
-        )
+    def pools(python: Interpreter | None) -> Callable[[int], PoolLike]:
+        def make_pool(world_size: int) -> PoolLike:
+            return Pool(
+                world_size,
+                settings.backend,
+                deadlines=Deadlines(floor=profile.deadline_floor, ceiling=profile.deadline_ceiling),
+                plant=settings.plant,
+                python=python,
+            )
 
-    return Ports(
-        make_pool=make_pool,
+        return make_pool
+
+    ports = Ports(
+        make_pool=pools(settings.python),
         judge=judge,
         archive=FileArchive(settings.output, settings.kept),
         known=Known.load(settings.known) if settings.known is not None else Known(),
     )
+    other = settings.against
+    return ports if other is None else compared(ports, pools(other), torch=other.torch)

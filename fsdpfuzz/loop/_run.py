@@ -120,6 +120,8 @@ def _started(settings: RunSettings, properties: tuple[Property, ...]) -> RunStar
         max_examples=settings.max_examples,
         output=session.folder,
         max_seconds=settings.max_seconds,
+        python=session.python.executable if session.python is not None else "",
+        against=session.against.torch if session.against is not None else "",
     )
 
 

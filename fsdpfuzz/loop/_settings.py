@@ -45,6 +45,8 @@ class SessionSettings:
     cache_size: int = 50_000
     python: Interpreter | None = None
     """What the ranks run on; None for the controller's own."""
+    against: Interpreter | None = None
+    """What each case is run on besides, to see what differs; its ``torch`` as it says itself."""
 
     @property
     def folder(self) -> Path:

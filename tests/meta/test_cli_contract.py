@@ -40,6 +40,7 @@ RUN = {
     "strict": (None, ("--strict",)),
     "known": ("PATH", ("--known",)),
     "python": ("PATH", ("--python",)),
+    "against": ("PATH", ("--against",)),
     "plant": ("MODULE:FUNCTION", ("--plant",)),
 }
 
@@ -62,6 +63,8 @@ DOCUMENT = {
     "pool_restarts": 3,
     "output": "out",
     "harness_errors": 0,
+    "python": "",
+    "against": "",
     "findings": [
         {
             "key": "grad_parity/mismatch/fsdp2",
@@ -75,6 +78,7 @@ DOCUMENT = {
             "known": None,
             "examples_to_find": 12,
             "also": ["param_parity/mismatch/fsdp2"],
+            "change": "",
             "finding": {
                 "invariant": "grad_parity",
                 "symptom": "mismatch",
@@ -181,6 +185,7 @@ def test_the_options_of_run() -> None:
         "strict": False,
         "known": None,
         "python": None,
+        "against": None,
         "plant": None,
     }
 
