@@ -268,7 +268,7 @@ def outcome(checked: Checked) -> str:
         "gone": "no longer fails: the entry can go, or the case needs another look",
         "differs": "fails in another way",
         "skipped": "not run",
-        "also": "shows where it should not",
+        "also": "shows where the entry does not apply",
     }
     detail = f": {checked.detail}" if checked.detail else ""
     refused = f"; refuses {len(checked.defect.refuses)} others"

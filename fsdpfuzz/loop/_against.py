@@ -21,8 +21,17 @@ Judge = Callable[[CaseSpec, Observation], Verdict]
 replace = msgspec.structs.replace
 
 
-def compared(ports: Ports, other_pool: Callable[[int], PoolLike], *, torch: str) -> Ports:
-    """The same ports with each case run beside on ``other_pool``, whose ranks have ``torch``."""
+def compared(
+    ports: Ports,
+    other_pool: Callable[[int], PoolLike],
+    *,
+    torch: str,
+    first: Iterable[CaseSpec] = (),
+) -> Ports:
+    """The same ports with each case run beside on ``other_pool``, whose ranks have ``torch``.
+
+    A run begins with ``first``: what is known to differ is looked at, before the rest is drawn.
+    """
     pairs = _Pairs(ports, other_pool, torch)
     known = _KnownOnEither(ports.known, torch)
     return Ports(
@@ -31,6 +40,7 @@ def compared(ports: Ports, other_pool: Callable[[int], PoolLike], *, torch: str)
         archive=ports.archive,
         known=known,
         telling=known.differs,
+        first=tuple(first),
     )
 
 

@@ -119,3 +119,5 @@ class Ports:
     known: KnownLike
     telling: Telling | None = None
     """Which cases are run although a known defect covers them, or a refusal is foreseen."""
+    first: tuple[CaseSpec, ...] = ()
+    """What a run begins with, before anything is drawn."""

@@ -34,11 +34,15 @@ def real_ports(settings: SessionSettings) -> Ports:
 
         return make_pool
 
+    known = Known.load(settings.known) if settings.known is not None else Known()
     ports = Ports(
         make_pool=pools(settings.python),
         judge=judge,
         archive=FileArchive(settings.output, settings.kept),
-        known=Known.load(settings.known) if settings.known is not None else Known(),
+        known=known,
     )
     other = settings.against
-    return ports if other is None else compared(ports, pools(other), torch=other.torch)
+    if other is None:
+        return ports
+    first = known.on_one_of(settings.torch, other.torch, backend=settings.backend)
+    return compared(ports, pools(other), torch=other.torch, first=first)

@@ -95,6 +95,9 @@ def _search(settings: RunSettings, ledger: Ledger, properties: tuple[Property, .
     with (folder / DIGESTS).open("w", encoding="ascii", buffering=1) as ledger.digests:
         for case in ledger.session.pending():
             ledger.meet(ledger.session.examine(case), properties[0].name)
+        for case in ledger.session.first:
+            if case.api in settings.apis and case.world_size <= max(settings.world_sizes):
+                ledger.meet(ledger.session.examine(case), properties[0].name)
         shares = _shares(settings.max_examples, len(properties))
         hunts = [
             Hunt(settings, ledger, item, share)

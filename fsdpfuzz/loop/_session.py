@@ -262,6 +262,11 @@ class Session:
         """Removes a kept case that another one stands for."""
         self._ports.archive.drop(path)
 
+    @property
+    def first(self) -> tuple[CaseSpec, ...]:
+        """What a run begins with, as far as this machine can run it."""
+        return tuple(case for case in self._ports.first if self.skips(case) != "machine")
+
     def settle(self) -> None:
         """What was to be kept of the case that was examined last is kept."""
         if self._unsettled:

@@ -20,6 +20,7 @@ from fsdpfuzz.loop._ports import Ports
 from fsdpfuzz.observations import Observation, Raised, RankReport
 from fsdpfuzz.reduce import alike
 from fsdpfuzz.verdict import Finding, Status, Verdict
+from tests.unit.known.samples import shipped
 from tests.unit.loop.standins import (
     Bench,
     FakeKnown,
@@ -87,6 +88,7 @@ class Two:
     here: Verdict = PASSED
     there: Verdict = PASSED
     ill: bool = False
+    first: tuple[CaseSpec, ...] = ()
     others: list[FakePool] = dataclasses.field(default_factory=list)
 
     def other_pool(self, world_size: int) -> FakePool:
@@ -113,7 +115,7 @@ class Two:
             archive=self.bench.archive,
             known=self.bench.known,
         )
-        return compared(ports, self.other_pool, torch=THERE)
+        return compared(ports, self.other_pool, torch=THERE, first=self.first)
 
     def session(self, **settings: Any) -> Session:
         return Session(
@@ -176,6 +178,26 @@ def a_run(two: Two, **settings: Any) -> Summary:
     with two.session() as session:
         made = two.bench.settings(20, **settings)
         return run(made, two.bench.events.append, session=session)
+
+
+def test_a_run_begins_with_what_is_known_to_differ(bench: Bench) -> None:
+    own, wide = make_case(outs=(7,)), make_case(outs=(8,), world_size=4)
+    two = Two(bench, first=(own, wide))
+    two.judge = (  # type: ignore[method-assign]
+        lambda case, seen: verdict_of(GRAD) if case == own and seen.torch == THERE else PASSED
+    )
+    summary = a_run(two)
+    assert bench.log[0] == (digest(own), False)
+    assert digest(wide) not in bench.runs
+    assert [(f.finding.change, f.examples_to_find) for f in summary.findings] == [("fixed", 0)]
+
+
+def test_the_smallest_cases_of_what_only_one_torch_has() -> None:
+    known = shipped()
+    tie = known.minimal("fsdp2-tie-across-groups")
+    assert tie in list(known.on_one_of("2.13.0", "2.10.0+cu128", backend="gloo"))
+    assert tie not in list(known.on_one_of("2.13.0", "2.12.1", backend="gloo"))
+    assert list(known.on_one_of("2.13.0", "2.13.0+cpu", backend="gloo")) == []
 
 
 def test_a_regression_fails_a_run_and_what_is_fixed_does_not(
