@@ -87,7 +87,8 @@ def documents_of(session: Session) -> Row:
             counts["skipped"] += 1
             continue
         examined = session.examine(case)
-        counts[examined.verdict.status] += 1
+        known = examined.verdict.findings and not examined.news
+        counts["known" if known else examined.verdict.status] += 1
         new += [f"{seed.name}: {finding.key}" for finding in examined.news]
     return {"documents": dict(counts), "documents_new": new}
 
