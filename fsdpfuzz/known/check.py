@@ -102,12 +102,10 @@ def _narrower(defect: Defect, torch: str, backend: str) -> str:
     seen = sorted((Version(text), text) for text in releases)
     older = [text for version, text in seen if version <= Version(release)]
     newer = [text for version, text in seen if version > Version(release)]
-    if not newer:
-        return f'narrow the range to before {release} ("gone": "{release}") or remove the entry'
-    words = f"narrow the range to {newer[0]} and later"
-    if older:
-        words += f', and take {", ".join(older)} out of "seen.{backend}"'
-    return words
+    if newer and not older:
+        return f"narrow the range to {newer[0]} and later"
+    words = f'narrow the range to before {release} ("gone": "{release}")'
+    return f"{words} or to {newer[0]} and later" if newer else f"{words} or remove the entry"
 
 
 def _release(torch: str) -> str:

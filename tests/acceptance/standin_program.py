@@ -40,7 +40,7 @@ def slow(case):
     if mode == "slow" or (mode == "stuck" and max(outs_of(case)) > 100):
         time.sleep(0.02 if mode == "slow" else 0.5)
 
-def machine(backend, sizes):
+def machine(backend, sizes, python=None):
     if mode == "no-gpu":
         raise MachineError("nccl needs 2 GPUs, but there are 0")
     return Resolved(backend="gloo", world_sizes=sizes, torch="9.9.9")

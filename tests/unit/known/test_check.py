@@ -95,7 +95,7 @@ def test_it_says_what_to_write_and_what_it_saw() -> None:
             defect(seen={"gloo": ("2.8.0", "2.10.0", "2.12.1", "2.13.0")}),
             "2.10.0",
             False,
-            'narrow the range to 2.12.1 and later, and take 2.8.0, 2.10.0 out of "seen.gloo"',
+            'narrow the range to before 2.10.0 ("gone": "2.10.0") or to 2.12.1 and later',
         ),
         (
             defect(seen={"gloo": ("2.13.0",), "nccl": ("2.11.0",)}),
