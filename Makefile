@@ -2,6 +2,8 @@
 # `make PYTHON=/path/to/python3.12 test` chooses the interpreter of a new .venv.
 
 PYTHON ?=
+# `make fuzz TORCH=2.15.0` runs ranks on that torch, from an environment of its own.
+TORCH ?=
 RUN := .venv/bin/python -m
 
 .NOTPARALLEL:
@@ -10,15 +12,16 @@ RUN := .venv/bin/python -m
 
 help:
 	@echo "make fuzz       set up .venv and fuzz FSDP with 150 cases"
+	@echo "                with TORCH=2.15.0 that torch's, which goes to .venv-2.15.0"
 	@echo "make test       set up .venv, lint, check types and run all tests"
 	@echo "make lint       ruff only"
 	@echo "make types      mypy only"
 	@echo "make wheel      dist/*.whl, built from the source distribution"
 	@echo "make clean      remove caches and what was built"
-	@echo "make distclean  the same, and .venv"
+	@echo "make distclean  the same, and .venv with those of other torches"
 
-fuzz: .venv/.installed
-	@$(RUN) fsdpfuzz run --profile dev
+fuzz: .venv/.installed $(if $(TORCH),.venv-$(TORCH)/.installed)
+	@$(RUN) fsdpfuzz run --profile dev$(if $(TORCH), --python .venv-$(TORCH)/bin/python)
 
 # pytest comes last, so that its closing line is the last one printed. What a busy machine would
 # disturb runs by itself.
@@ -38,10 +41,10 @@ wheel: .venv/.installed
 
 clean:
 	rm -rf build dist fsdpfuzz.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find . -name __pycache__ -type d -not -path "./.venv/*" -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path "./.venv*/*" -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv
+	rm -rf .venv .venv-*
 
 # A name that the shell finds may still not run (version managers put stubs there) or lack
 # venv (Debian ships it apart), so each candidate is tried.
@@ -64,4 +67,11 @@ distclean: clean
 	@echo "Installing against constraints.txt; torch is large, so the first time takes minutes"
 	@$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
 	@$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev]"
+	@touch $@
+
+# Ranks need torch and numpy only. Made by .venv's Python, whose msgspec then fits.
+.venv-%/.installed: | .venv/.installed
+	@echo "Installing torch $* into .venv-$*; it is large, so the first time takes minutes"
+	@$(RUN) venv --clear ".venv-$*"
+	@".venv-$*/bin/python" -m pip install --quiet --disable-pip-version-check "torch==$*" numpy
 	@touch $@

@@ -21,6 +21,13 @@ Status = Literal["passed", "rejected", "vacuous", "finding", "harness error"]
 """``harness error``: the fuzzer's or the machine's fault; nothing can be said of FSDP."""
 
 
+Change = Literal["", "regression", "fixed", "changed"]
+"""What a finding is against another torch: only here, only there, or another one there."""
+_CHANGED = {
+    "regression": "regression, not on torch {}: ",
+    "fixed": "fixed, still on torch {}: ",
+    "changed": "otherwise than on torch {}: ",
+}
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -95,12 +102,25 @@ class Finding(
     failure: Failure | None = None
     note: str = ""
     """What a person should know besides."""
+    change: Change = ""
+    """Empty where only one torch was run, or both show it."""
+    versus: str = ""
+    """The other torch's version, where there is a change."""
 
     @property
     def key(self) -> str:
-        """``invariant/symptom/api:kind``, by which duplicates are recognised."""
+        """``invariant/symptom/api:kind``, by which duplicates are recognised.
+
+        What differs between two torches is a finding of its own: ``regression/...``.
+        """
         where = f"{self.api}:{self.kind}" if self.kind else self.api
-        return f"{self.invariant}/{self.symptom}/{where}"
+        key = f"{self.invariant}/{self.symptom}/{where}"
+        return f"{self.change}/{key}" if self.change else key
+
+    @property
+    def plain(self) -> Finding:
+        """The same on one torch alone."""
+        return msgspec.structs.replace(self, change="", versus="")
 
     @property
     def place(self) -> str:
@@ -118,6 +138,10 @@ class Finding(
     @property
     def message(self) -> str:
         """``observed X, but should be Y [where]``, for a person."""
+        return _CHANGED.get(self.change, "").format(self.versus) + self._text
+
+    @property
+    def _text(self) -> str:
         where = f" [{self.place}]" if self.place else ""
         failure = self.failure
         if failure is not None and failure.type:

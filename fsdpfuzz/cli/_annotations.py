@@ -24,7 +24,8 @@ def notes_of(summary: Summary) -> list[str]:
         + _text(f"{found.message}\nfsdpfuzz repro {found.case}")
         for found in failing
     ]
-    known = {found.known for found in summary.findings if found.known and found not in failing}
+    here = [found for found in summary.findings if found.finding.change != "fixed"]
+    known = {found.known for found in here if found.known and found not in failing}
     if summary.failure is not None:
         lines.append(f"::error title=fsdpfuzz::{_text(summary.failure)}")
     return [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fsdpfuzz.cli import _known
-from fsdpfuzz.cli._options import folder_named, usable_folder
+from fsdpfuzz.cli._options import PythonPath, folder_named, usable_folder
 from fsdpfuzz.cli._output import console, fitting
 from fsdpfuzz.errors import UsageError, one_line
 from fsdpfuzz.loop import OUTPUT, default_corpus
@@ -138,13 +138,14 @@ def check_command(
             help="Folder for what the check itself leaves.",
         ),
     ] = OUTPUT,
+    python: PythonPath = None,
     plant: _known.Plant = None,
 ) -> None:
     """Run the case of each known defect and say which no longer fail: `corpus known check`.
 
     Exit code 1 if one no longer shows what it is kept for.
     """
-    _known.run_check(_known.known_folder(known), backend, output, plant)
+    _known.run_check(_known.known_folder(known), backend, output, plant, python)
 
 
 def _line(row: Row) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsdpfuzz.cli._options import MAX_RANKS, chosen, known_file, whole
+from fsdpfuzz.cli._options import MAX_RANKS, PythonPath, chosen, interpreter, known_file, whole
 from fsdpfuzz.cli._output import console
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def doctor_command(
             help="Ranks to start; default 2.",
         ),
     ] = None,
+    python: PythonPath = None,
 ) -> None:
     """Say what this machine can run, what is left out, and why.
 
@@ -42,9 +43,10 @@ def doctor_command(
     from fsdpfuzz.show import as_diagnosis, diagnose
 
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
+    chosen_python = interpreter(python)
     path = known_file(None)
     known = Known.load(path) if path is not None else None
-    diagnosis = as_diagnosis(list(_shown(diagnose(backend, world_size or 2, known))))
+    diagnosis = as_diagnosis(list(_shown(diagnose(backend, world_size or 2, known, chosen_python))))
     if diagnosis.missing:
         print(f"fsdpfuzz: cannot run here: {'; '.join(diagnosis.missing)}", file=sys.stderr)
         raise typer.Exit(3)

@@ -13,13 +13,20 @@ from fsdpfuzz.observations import Quantity
 
 if TYPE_CHECKING:
     from fsdpfuzz.corpus import Entry
+    from fsdpfuzz.pool import Interpreter
     from fsdpfuzz.verdict import Finding
 
 _NAME = re.compile(r"(\w+(\.\w+)*)?(\[\d+\])?", re.ASCII)
 """FQNs, keys of state dicts, ``loss[2]``: they come to stand in a script."""
 
 
-def finding_of(entry: Entry, path: Path, backend: str, plant: str | None) -> Finding | None:
+def finding_of(
+    entry: Entry,
+    path: Path,
+    backend: str,
+    plant: str | None,
+    python: Interpreter | None = None,
+) -> Finding | None:
     """What is saved with a case as its finding; None where nothing is.
 
     Of older files, which hold key and message alone, the case is run again. :class:`CaseError`
@@ -29,7 +36,7 @@ def finding_of(entry: Entry, path: Path, backend: str, plant: str | None) -> Fin
         return None
     finding = entry.found.finding
     if finding is None:
-        return _found_again(entry, path, backend, plant)
+        return _found_again(entry, path, backend, plant, python)
     try:
         _check(entry, finding)
     except CaseError as error:
@@ -63,11 +70,13 @@ def _check(entry: Entry, finding: Finding) -> None:
         raise CaseError(reason, path="$.found.finding.quantity")
 
 
-def _found_again(entry: Entry, path: Path, backend: str, plant: str | None) -> Finding:
+def _found_again(
+    entry: Entry, path: Path, backend: str, plant: str | None, python: Interpreter | None
+) -> Finding:
     from fsdpfuzz.loop import Session, SessionSettings, resolve_machine
 
     wanted = entry.found.key if entry.found is not None else ""
-    machine = resolve_machine(backend, (entry.case.world_size,))
+    machine = resolve_machine(backend, (entry.case.world_size,), python)
     with tempfile.TemporaryDirectory() as folder:
         settings = SessionSettings(
             backend=machine.backend,
@@ -75,6 +84,7 @@ def _found_again(entry: Entry, path: Path, backend: str, plant: str | None) -> F
             torch=machine.torch,
             output=Path(folder),
             reruns=0,
+            python=python,
         )
         with Session(settings) as session:
             findings = session.examine(entry.case).verdict.findings

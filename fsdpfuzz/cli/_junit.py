@@ -62,7 +62,8 @@ def _of_finding(found: Found, fails: bool) -> ET.Element:
         first = found.message.partition("\n")[0]
         _put(case, "failure", first, "\n".join(lines))
     else:
-        _put(case, "skipped", f"known as {found.known}", "")
+        known = f"known as {found.known}" if found.known else found.message
+        _put(case, "skipped", known, "")
     return case
 
 

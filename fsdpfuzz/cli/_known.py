@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from fsdpfuzz.cli._finding import finding_of
-from fsdpfuzz.cli._options import MAX_RANKS, chosen, folder_named, known_file, usable_folder
+from fsdpfuzz.cli._options import (
+    MAX_RANKS,
+    PythonPath,
+    chosen,
+    folder_named,
+    interpreter,
+    known_file,
+    usable_folder,
+)
 from fsdpfuzz.errors import CaseError, UsageError, one_line
 from fsdpfuzz.loop import OUTPUT
 
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.corpus import Entry
     from fsdpfuzz.known import Backend, Checked, Defect, Predicate, Proposal
     from fsdpfuzz.loop import Session
+    from fsdpfuzz.pool import Interpreter
     from fsdpfuzz.verdict import Finding, Verdict
 
 FOLDER = Path("corpus/known")
@@ -52,6 +61,7 @@ def add_command(
         Path, typer.Option("--known", metavar="DIR", help="Folder that takes it.")
     ] = FOLDER,
     backend: BackendChoice = "auto",
+    python: PythonPath = None,
     plant: Plant = None,
 ) -> None:
     """Make a finding a known defect, as narrow as plainer cases allow.
@@ -68,7 +78,8 @@ def add_command(
     if name is not None and not is_id(name):
         raise UsageError(one_line(f"--id: {name!r} is not an id: {ID_WORDS}"))
     entry = read_entry(failure)
-    finding = finding_of(entry, failure, backend, plant)
+    ranks_on = interpreter(python)
+    finding = finding_of(entry, failure, backend, plant, ranks_on)
     if finding is None:
         raise UsageError(one_line(f"{failure}: no finding is saved with the case"))
     words = title(entry.case, finding)
@@ -76,7 +87,7 @@ def add_command(
     if target.exists():
         raise UsageError(one_line(f"{target}: is there already; name another with --id"))
     usable_folder(known, "--known")
-    proposal = _proposed(failure, entry, finding, words, known, backend, plant)
+    proposal = _proposed(failure, entry, finding, words, known, backend, plant, ranks_on)
     write_defect(target, proposal.defect)
     for line in _told(target, proposal):
         print(one_line(line))
@@ -90,14 +101,15 @@ def _proposed(
     known: Path,
     backend: str,
     plant: str | None,
+    python: Interpreter | None,
 ) -> Proposal:
     from fsdpfuzz import loop
     from fsdpfuzz.known import propose
     from fsdpfuzz.pool import probe_machine
     from fsdpfuzz.reduce import alike
 
-    machine = loop.resolve_machine(backend, (entry.case.world_size,))
-    most = MAX_RANKS if machine.backend == "gloo" else probe_machine().gpus
+    machine = loop.resolve_machine(backend, (entry.case.world_size,), python)
+    most = MAX_RANKS if machine.backend == "gloo" else probe_machine(python).gpus
     with tempfile.TemporaryDirectory() as folder:
         settings = loop.SessionSettings(
             backend=machine.backend,
@@ -105,6 +117,7 @@ def _proposed(
             torch=machine.torch,
             output=Path(folder),
             known=known,
+            python=python,
         )
         with loop.Session(settings) as session:
             first = session.examine(entry.case)
@@ -193,6 +206,7 @@ def check_command(
             help="Folder for what the check itself leaves.",
         ),
     ] = OUTPUT,
+    python: PythonPath = None,
     plant: Plant = None,
 ) -> None:
     """Run the smallest case of each known defect and say what became of it.
@@ -200,7 +214,7 @@ def check_command(
     Also that it refuses the findings that are not to be taken for it; a file that does not is
     an error. Exit code 1 if a file has to be changed.
     """
-    run_check(known_folder(known), backend, output, plant)
+    run_check(known_folder(known), backend, output, plant, python)
 
 
 def known_folder(option: Path | None) -> Path:
@@ -211,7 +225,9 @@ def known_folder(option: Path | None) -> Path:
     return path
 
 
-def run_check(path: Path, backend: str, output: Path, plant: str | None) -> None:
+def run_check(
+    path: Path, backend: str, output: Path, plant: str | None, python: Path | None
+) -> None:
     """Checks and tells; ends with the exit code."""
     from fsdpfuzz import loop
     from fsdpfuzz.known import Known, check_known
@@ -220,11 +236,16 @@ def run_check(path: Path, backend: str, output: Path, plant: str | None) -> None
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
     entries = Known.load(path)
     usable_folder(output, "--output")
-    machine = loop.resolve_machine(backend, (1,))
-    most = MAX_RANKS if machine.backend == "gloo" else probe_machine().gpus
+    ranks_on = interpreter(python)
+    machine = loop.resolve_machine(backend, (1,), ranks_on)
+    most = MAX_RANKS if machine.backend == "gloo" else probe_machine(ranks_on).gpus
     # No known defects: the entries are compared with the bare findings here.
     settings = loop.SessionSettings(
-        backend=machine.backend, output=output, plant=plant, torch=machine.torch
+        backend=machine.backend,
+        output=output,
+        plant=plant,
+        torch=machine.torch,
+        python=ranks_on,
     )
     stale = 0
     with loop.Session(settings) as session:
@@ -247,7 +268,7 @@ def outcome(checked: Checked) -> str:
         "gone": "no longer fails: the entry can go, or the case needs another look",
         "differs": "fails in another way",
         "skipped": "not run",
-        "also": "shows where it should not",
+        "also": "shows where the entry does not apply",
     }
     detail = f": {checked.detail}" if checked.detail else ""
     refused = f"; refuses {len(checked.defect.refuses)} others"

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsdpfuzz.cli._options import chosen, known_file, seconds_from, writable_parent
+from fsdpfuzz.cli._options import (
+    PythonPath,
+    chosen,
+    interpreter,
+    known_file,
+    seconds_from,
+    writable_parent,
+)
 from fsdpfuzz.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from fsdpfuzz.corpus import Entry
     from fsdpfuzz.loop import Event, Examined, Reduction, Session, SessionSettings
+    from fsdpfuzz.pool import Interpreter
     from fsdpfuzz.verdict import Finding
 
 SECONDS = 300.0
@@ -52,6 +60,7 @@ def minimize_command(
     known: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
+    python: PythonPath = None,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
     """Reduce a case, saved or written by hand, to the smallest that shows the same finding.
@@ -65,8 +74,9 @@ def minimize_command(
     target = to if to is not None else case.with_name(f"{case.stem}-minimal.json")
     writable_parent(target, "-o")
     known_path = known_file(known)
+    ranks_on = interpreter(python)
     with tempfile.TemporaryDirectory() as folder:
-        settings = _settings(entry, backend, Path(folder), known_path, plant, seconds)
+        settings = _settings(entry, backend, Path(folder), known_path, plant, seconds, ranks_on)
         _reduced(case, entry, key, settings, target)
 
 
@@ -77,12 +87,13 @@ def _settings(
     known: Path | None,
     plant: str | None,
     seconds: float,
+    python: Interpreter | None,
 ) -> SessionSettings:
     from dataclasses import replace
 
     from fsdpfuzz.loop import PROFILES, SessionSettings, resolve_machine
 
-    machine = resolve_machine(backend, (entry.case.world_size,))
+    machine = resolve_machine(backend, (entry.case.world_size,), python)
     return SessionSettings(
         backend=machine.backend,
         profile=replace(PROFILES["dev"], shrink_seconds=seconds, shrink_tries=RUNS),
@@ -90,6 +101,7 @@ def _settings(
         torch=machine.torch,
         output=output,
         known=known,
+        python=python,
     )
 
 

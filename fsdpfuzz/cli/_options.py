@@ -5,12 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.loop import APIS, Api, default_known
 
+if TYPE_CHECKING:
+    from fsdpfuzz.pool import Interpreter
+
 MAX_RANKS = 8
 KNOWN_VARIABLE = "FSDPFUZZ_KNOWN"
+
+PythonPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--python", metavar="PATH", help="Python whose torch the ranks use; default this one."
+    ),
+]
+
+
+def interpreter(option: Path | None, origin: str = "--python") -> Interpreter | None:
+    """The Python that an option means; None for this one."""
+    from fsdpfuzz.pool import interpreter_at
+
+    return None if option is None else interpreter_at(option, origin)
 
 
 def chosen(value: str, choices: tuple[str, ...], origin: str) -> str:

@@ -92,8 +92,9 @@ def headline(event: Event) -> str | None:
         case RunStarted():
             ranks = " or ".join(str(size) for size in event.world_sizes)
             jobs = f"{event.jobs} jobs, " if event.jobs > 1 else ""
+            against = f" against {event.against}" if event.against else ""
             return (
-                f"fsdpfuzz: torch {event.torch}, {event.backend}, {jobs}{ranks} ranks, "
+                f"fsdpfuzz: torch {event.torch}{against}, {event.backend}, {jobs}{ranks} ranks, "
                 f"profile {event.profile}, seed {event.seed}, {', '.join(event.properties)}"
             )
         case FindingMet(found=found):

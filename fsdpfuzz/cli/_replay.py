@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsdpfuzz.cli._options import chosen, folder_named, known_file, usable_folder
+from fsdpfuzz.cli._bisect import answer, bisected, telling_bisect
+from fsdpfuzz.cli._options import (
+    PythonPath,
+    chosen,
+    folder_named,
+    interpreter,
+    known_file,
+    usable_folder,
+)
 from fsdpfuzz.errors import CaseError, UsageError
 from fsdpfuzz.loop import OUTPUT, Examined, Session, SessionSettings
 
@@ -38,12 +47,44 @@ def replay_command(
     known: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
+    python: PythonPath = None,
+    bisect: Annotated[
+        bool,
+        typer.Option(
+            "--bisect",
+            help="Exit as git bisect run wants it: 1 if the saved finding shows, 0 if not, "
+            "125 if nobody can say.",
+        ),
+    ] = False,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
     """Run saved cases again and say whether each still fails.
 
     Exit code 1 if one fails that is not known, 2 if a file is no case.
     """
+    if bisect:
+        with telling_bisect():
+            answers = [
+                answer(entry, examined)
+                for entry, examined in _replayed(paths, backend, output, known, python, plant)
+            ]
+            raise typer.Exit(bisected(answers))
+    failures = 0
+    for _, examined in _replayed(paths, backend, output, known, python, plant):
+        if examined is not None:
+            failures += bool(examined.verdict.findings if strict else examined.news)
+    raise typer.Exit(1 if failures else 0)
+
+
+def _replayed(
+    paths: list[Path],
+    backend: str,
+    output: Path,
+    known: Path | None,
+    python: Path | None,
+    plant: str | None,
+) -> Iterator[tuple[Entry, Examined | None]]:
+    """Each case with what came of it, which is printed; None for one that cannot run here."""
     from fsdpfuzz.loop import resolve_machine
     from fsdpfuzz.seeds import SEEDS, fitting, lacking
 
@@ -51,21 +92,26 @@ def replay_command(
     known_path = known_file(known)
     entries = read_all(paths)
     usable_folder(output, "--output")
+    ranks_on = interpreter(python)
     largest = max(entry.case.world_size for _, entry in entries)
-    machine = resolve_machine(backend, (largest,))
+    machine = resolve_machine(backend, (largest,), ranks_on)
     settings = SessionSettings(
-        backend=machine.backend, output=output, known=known_path, plant=plant, torch=machine.torch
+        backend=machine.backend,
+        output=output,
+        known=known_path,
+        plant=plant,
+        torch=machine.torch,
+        python=ranks_on,
     )
-    failures = 0
     with Session(settings) as session:
         for path, entry in entries:
             if needs := lacking(entry.case, SEEDS, machine.backend):
                 print(f"{path}: skipped, it needs {needs}", flush=True)
+                yield entry, None
                 continue
             examined = session.examine(fitting(entry.case, SEEDS, machine.backend))
-            failures += bool(examined.verdict.findings if strict else examined.news)
             print(f"{path}: {outcome(entry, examined)}", flush=True)
-    raise typer.Exit(1 if failures else 0)
+            yield entry, examined
 
 
 def read_all(paths: list[Path]) -> list[tuple[Path, Entry]]:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fsdpfuzz.cli._finding import finding_of
-from fsdpfuzz.cli._options import chosen, known_file, writable_parent
+from fsdpfuzz.cli._options import PythonPath, chosen, interpreter, known_file, writable_parent
 from fsdpfuzz.errors import CaseError, ContractError, MachineError, PoolError, UsageError, one_line
 
 if TYPE_CHECKING:
     from fsdpfuzz.corpus import Entry
-    from fsdpfuzz.pool import Machine
+    from fsdpfuzz.pool import Interpreter, Machine
     from fsdpfuzz.reduce import Ablation
     from fsdpfuzz.repro import Context
     from fsdpfuzz.verdict import Finding
@@ -51,6 +51,7 @@ def repro_command(
     known: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
+    python: PythonPath = None,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
     """Write a saved case as a script that needs torch only, to be run with torchrun.
@@ -73,16 +74,17 @@ def repro_command(
     if to is not None:
         writable_parent(to, "-o")
     defects = known_file(known)
-    finding = finding_of(entry, case, backend, plant)
-    name = _known_as(entry, finding, defects) if issue else None
+    ranks_on = interpreter(python)
+    finding = finding_of(entry, case, backend, plant, ranks_on)
+    name = _known_as(entry, finding, defects, ranks_on) if issue else None
     ablation = None
     if ablate and finding is not None:
-        ablation = _ablation(entry, finding, backend, plant)
+        ablation = _ablation(entry, finding, backend, plant, ranks_on)
     context = context_of(
         entry,
         script=to.name if to is not None else SCRIPT,
         ablation=ablation,
-        machine=_machine() if issue or ablate or verify else None,
+        machine=_machine(ranks_on) if issue or ablate or verify or ranks_on else None,
     )
     script = _rendered(case, entry, finding, context)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -92,14 +94,16 @@ def repro_command(
         _write(to, script)
     if issue and finding is not None:
         print(_with_note(issue_text(entry.case, finding, context, script), name), end="")
-        print(_collect_env(), end="")
+        print(_collect_env(ranks_on), end="")
     elif to is None:
         print(script, end="")
     if verify:
-        raise typer.Exit(_verified(entry, finding, script, backend, plant))
+        raise typer.Exit(_verified(entry, finding, script, backend, plant, ranks_on))
 
 
-def _known_as(entry: Entry, finding: Finding | None, path: Path | None) -> str | None:
+def _known_as(
+    entry: Entry, finding: Finding | None, path: Path | None, python: Interpreter | None
+) -> str | None:
     """The id of the known defect that explains the finding, with its title; None if none does."""
     from fsdpfuzz.known import Known
     from fsdpfuzz.loop import installed_torch
@@ -107,7 +111,7 @@ def _known_as(entry: Entry, finding: Finding | None, path: Path | None) -> str |
     if entry.found is None or finding is None or path is None:
         return None
     known = Known.load(path)
-    torch = entry.found.torch or installed_torch()
+    torch = entry.found.torch or (installed_torch() if python is None else python.torch)
     name = known.match(entry.case, finding, torch=torch, backend=entry.found.backend)
     if name is None:
         return None
@@ -124,11 +128,11 @@ def _with_note(issue: str, known: str | None) -> str:
     return f"{title}{line_end}\n> This is known to fsdpfuzz as {one_line(known)}\n{body}"
 
 
-def _collect_env() -> str:
+def _collect_env(python: Interpreter | None) -> str:
     """What PyTorch's bug report asks for, as torch itself gives it; empty if it does not."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "torch.utils.collect_env"],
+            [python.executable if python else sys.executable, "-m", "torch.utils.collect_env"],
             capture_output=True,
             text=True,
             errors="replace",
@@ -171,7 +175,8 @@ def context_of(
     found = entry.found
     here = environment_of(machine) if machine is not None else ()
     if found is None:
-        return Context(torch=installed_torch(), environment=here, script=script)
+        torch = machine.torch if machine is not None else installed_torch()
+        return Context(torch=torch, environment=here, script=script)
     return Context(
         torch=found.torch,
         backend=found.backend,
@@ -183,24 +188,30 @@ def context_of(
     )
 
 
-def _machine() -> Machine | None:
-    """This machine; None if it has no torch, without which a script can be written, too."""
+def _machine(python: Interpreter | None) -> Machine | None:
+    """This machine, as that Python finds it; None without torch, for a script can be written."""
     from fsdpfuzz.pool import probe_machine
 
     try:
-        return probe_machine()
+        return probe_machine(python)
     except (MachineError, PoolError):
         return None
 
 
-def _ablation(entry: Entry, finding: Finding, backend: str, plant: str | None) -> Ablation:
+def _ablation(
+    entry: Entry,
+    finding: Finding,
+    backend: str,
+    plant: str | None,
+    python: Interpreter | None,
+) -> Ablation:
     from fsdpfuzz.cli._options import MAX_RANKS
     from fsdpfuzz.loop import Session, SessionSettings, resolve_machine
     from fsdpfuzz.pool import probe_machine
     from fsdpfuzz.reduce import ablate
 
-    machine = resolve_machine(backend, (entry.case.world_size,))
-    most = MAX_RANKS if machine.backend == "gloo" else probe_machine().gpus
+    machine = resolve_machine(backend, (entry.case.world_size,), python)
+    most = MAX_RANKS if machine.backend == "gloo" else probe_machine(python).gpus
     with tempfile.TemporaryDirectory() as folder:
         settings = SessionSettings(
             backend=machine.backend,
@@ -208,6 +219,7 @@ def _ablation(entry: Entry, finding: Finding, backend: str, plant: str | None) -
             torch=machine.torch,
             output=Path(folder),
             reruns=0,
+            python=python,
         )
         with Session(settings) as session:
             return ablate(
@@ -219,13 +231,18 @@ def _ablation(entry: Entry, finding: Finding, backend: str, plant: str | None) -
 
 
 def _verified(
-    entry: Entry, finding: Finding | None, script: str, backend: str, plant: str | None
+    entry: Entry,
+    finding: Finding | None,
+    script: str,
+    backend: str,
+    plant: str | None,
+    python: Interpreter | None,
 ) -> int:
     """Runs the script; 1 if it reproduces, 0 if not. :class:`MachineError` if it cannot tell."""
     from fsdpfuzz.loop import FLAKY_ATTEMPTS, plant_launcher, resolve_machine
     from fsdpfuzz.repro import verify
 
-    machine = resolve_machine(backend, (entry.case.world_size,))
+    machine = resolve_machine(backend, (entry.case.world_size,), python)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / SCRIPT
         _write(path, script)
@@ -236,6 +253,7 @@ def _verified(
             finding,
             launcher=plant_launcher(plant),
             attempts=FLAKY_ATTEMPTS if entry.found is not None and entry.found.rate else 1,
+            python=python.executable if python is not None else None,
         )
     if seen.outcome not in ("reproduced", "not reproduced"):
         raise MachineError(one_line(f"the script {seen.outcome}: {seen.reason}"))

@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from fsdpfuzz.cli._jobs import Part, jobs_number, parts_of
 from fsdpfuzz.cli._options import (
     MAX_RANKS,
+    PythonPath,
     apis_of,
     folder_named,
+    interpreter,
     known_file,
     seconds_from,
     usable_folder,
@@ -110,6 +113,13 @@ def run_command(
     known: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
+    python: PythonPath = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Python of another torch: report what differs from it, too."
+        ),
+    ] = None,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
     """Search for FSDP bugs: draw training programs, run them on real ranks, shrink failures."""
@@ -132,6 +142,8 @@ def run_command(
             known=known,
             plant=plant,
             max_seconds=max_seconds,
+            python=python,
+            against=against,
         )
 
     raise typer.Exit(_run(parts_of(backend, jobs, seed, settings_on), json, junit))
@@ -151,6 +163,8 @@ def settings_from(
     known: Path | None,
     plant: str | None,
     max_seconds: float | None = None,
+    python: Path | None = None,
+    against: Path | None = None,
 ) -> RunSettings:
     """The settings that the options mean; :class:`UsageError` or :class:`MachineError`.
 
@@ -166,7 +180,12 @@ def settings_from(
     known_path = known_file(known)
     usable_folder(output, "--output")
     world_sizes = chosen_profile.world_sizes if world_size is None else (world_size,)
-    machine = resolve_machine(backend, world_sizes)
+    ranks_on = interpreter(python)
+    machine = resolve_machine(backend, world_sizes, ranks_on)
+    other = interpreter(against, "--against")
+    if other is not None:
+        there = resolve_machine(machine.backend, machine.world_sizes, other)
+        other = msgspec.structs.replace(other, torch=there.torch)
     if seed is None:
         seed = 0 if chosen_profile.derandomize else secrets.randbelow(2**32)
     return RunSettings(
@@ -179,6 +198,8 @@ def settings_from(
             strict=strict,
             torch=machine.torch,
             seed=seed,
+            python=ranks_on,
+            against=other,
         ),
         properties=names,
         max_examples=max_examples or (ENDLESS if max_seconds else chosen_profile.max_examples),

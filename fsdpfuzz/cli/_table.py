@@ -11,6 +11,12 @@ from fsdpfuzz.cli._output import console
 from fsdpfuzz.errors import one_line
 from fsdpfuzz.loop import Found, Summary
 
+_CHANGES: dict[str, str] = {
+    "regression": "regression",
+    "fixed": "fixed",
+    "changed": "otherwise",
+}
+
 
 def print_summary(summary: Summary, known_cases: Mapping[str, int], report: Path) -> None:
     """Prints the table of counts, the findings, and where the report is.
@@ -47,6 +53,7 @@ def print_summary(summary: Summary, known_cases: Mapping[str, int], report: Path
         table.add_row(name, value)
     out.print(table)
     lines = [line for found in new for line in _lines(found)]
+    lines += _differences(summary)
     lines += [_doubtful(found) for found in summary.unconfirmed]
     lines += [one_line(text) for text in summary.harness]
     lines += _known_lines(summary, known_cases)
@@ -69,6 +76,24 @@ def _lines(found: Found) -> list[str]:
     return lines
 
 
+def _differences(summary: Summary) -> list[str]:
+    """One line for each thing that differs between two torches."""
+    against = summary.started.against
+    if not against:
+        return []
+    shown: dict[tuple[str, str], int] = {}
+    for found in summary.findings:
+        if found.finding.change:
+            what = f"known as {found.known}" if found.known else found.finding.plain.key
+            shown[found.finding.change, what] = shown.get((found.finding.change, what), 0) + 1
+    lines = [f"torch {summary.started.torch} against {against}: {'' if shown else 'no difference'}"]
+    lines += [
+        one_line(f"  {_CHANGES[change]:<11} {what}, {_many(n, 'finding')}")
+        for (change, what), n in sorted(shown.items())
+    ]
+    return [line.rstrip() for line in lines]
+
+
 def _doubtful(found: Found) -> str:
     why = f"({found.rate})" if found.rate else "(its script does not show it)"
     return one_line(f"unconfirmed {why}: {found.finding.key}; case {found.case}")
@@ -76,7 +101,11 @@ def _doubtful(found: Found) -> str:
 
 def _known_lines(summary: Summary, cases: Mapping[str, int]) -> list[str]:
     """One line for each known defect, however many findings it showed as."""
-    shown = Counter(found.known for found in summary.findings if found.known is not None)
+    shown = Counter(
+        found.known
+        for found in summary.findings
+        if found.known is not None and found.finding.change != "fixed"
+    )
     return [
         one_line(f"known as {name}: {_many(cases.get(name, 0), 'case')}, {_many(n, 'finding')}")
         for name, n in sorted(shown.items())

@@ -23,6 +23,7 @@ import msgspec
 
 from fsdpfuzz.errors import MachineError, PoolError
 from fsdpfuzz.forkserver._environment import VISIBLE, rank_environment
+from fsdpfuzz.forkserver._interpreter import Interpreter, elsewhere, own_interpreter
 from fsdpfuzz.forkserver._process import (
     Ended,
     Forked,
@@ -39,10 +40,23 @@ from fsdpfuzz.forkserver._process import (
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 30.0
 _MAX_NOTICE = 1 << 16
-_BOOT = (
-    "import sys, json; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
-    "from fsdpfuzz.forkserver._process import main; main(a['fd'], a['pid'], a['main'], a['home'])"
-)
+_BOOT = """
+import importlib.util, json, sys
+a = json.loads(sys.argv[1])
+class Carried:
+    def find_spec(name, path=None, target=None):
+        folder = a['carried'].get(name)
+        if folder is not None:
+            return importlib.util.spec_from_file_location(
+                name, folder + '/__init__.py', submodule_search_locations=[folder])
+if a['carried']:
+    sys.meta_path.insert(0, Carried)
+sys.path[:] = a['path']
+from fsdpfuzz.forkserver._process import main
+main(a['fd'], a['pid'], a['main'], a['home'])
+"""
+"""What is carried to another Python is found by its name alone: the folders that the packages lie
+in may hold a torch, which must not be taken for that of the other Python."""
 _N = TypeVar("_N", Started, Forked, Made)
 _notices: msgspec.json.Decoder[Notice] = msgspec.json.Decoder(Notice)
 
@@ -56,8 +70,9 @@ class ForkServer:
 
     _current: ClassVar[dict[tuple[str, ...], ForkServer]] = {}
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], python: Interpreter) -> None:
         self._owner = os.getpid()
+        self._python = python
         self._environment = environment
         self.exits: dict[int, int] = {}
         """Exit codes of ended children by pid; take out what you have seen."""
@@ -82,22 +97,26 @@ class ForkServer:
         if started.failure:
             self._abandon()
             raise MachineError(
-                f"torch cannot be imported by {sys.executable}: {started.failure}; "
+                f"torch cannot be imported by {python.executable}: {started.failure}; "
                 "install PyTorch for this Python"
             )
         self.worker_failure = started.worker_failure
         atexit.register(self.close)
 
     @classmethod
-    def get(cls, *, gpus: bool = True) -> ForkServer:
+    def get(cls, *, gpus: bool = True, python: Interpreter | None = None) -> ForkServer:
         """The server of this process; a new one if there is none or it was lost.
 
-        Without ``gpus`` its children see none. Where there are none both are the same server.
+        Its children run on ``python``, else on the controller's own. Without ``gpus`` they see
+        none. Where there are none both are the same server.
         Raises :class:`MachineError` if torch cannot be imported, :class:`PoolError` if the
         server does not start.
         """
         environment = rank_environment(os.environ, gpus=gpus)
-        sees = tuple(environment.get(name, "(not told)") for name in VISIBLE)
+        if python is not None:
+            environment = elsewhere(environment)
+        told = tuple(environment.get(name, "(not told)") for name in VISIBLE)
+        sees = ("" if python is None else python.executable, *told)
         current = cls._current.pop(sees, None)
         if current is not None and current._owner == os.getpid():
             current.drain()
@@ -105,7 +124,7 @@ class ForkServer:
                 cls._current[sees] = current
                 return current
             current.close()
-        cls._current[sees] = cls(environment)
+        cls._current[sees] = cls(environment, python or own_interpreter())
         return cls._current[sees]
 
     @property
@@ -118,7 +137,7 @@ class ForkServer:
         request = ForkRequest(
             function=function,
             setups=tuple(msgspec.Raw(msgspec.json.encode(setup)) for setup in setups),
-            path=_absolute_path(),
+            path=_path_of(self._python),
         )
         return self._ask(request, Forked, fds).pids
 
@@ -168,14 +187,15 @@ class ForkServer:
 
     def _launch(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         arguments = {
-            "path": _absolute_path(),
+            "path": _path_of(self._python),
+            "carried": dict(self._python.carried),
             "fd": theirs.fileno(),
             "pid": os.getpid(),
             "home": str(self._home),
             "main": threading.current_thread() is threading.main_thread(),
         }
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOT, json.dumps(arguments)],
+            [self._python.executable, "-P", "-c", _BOOT, json.dumps(arguments)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._errors,
@@ -264,5 +284,7 @@ def close_forkserver() -> None:
         server.close()
 
 
-def _absolute_path() -> tuple[str, ...]:
+def _path_of(python: Interpreter) -> tuple[str, ...]:
+    if python.path is not None:
+        return python.path
     return tuple(str(Path(entry).absolute()) for entry in sys.path)

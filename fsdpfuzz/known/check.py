@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
+from packaging.version import Version
 
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.errors import one_line
 from fsdpfuzz.known.defect import Defect
 from fsdpfuzz.known.files import Known
 from fsdpfuzz.verdict import Finding
+
+State = Literal["shows", "gone", "differs", "skipped", "also"]
+Does = Literal["not run", "shows", "passes", "otherwise"]
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,13 +24,15 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     ``shows``: it fails as the entry says. ``gone``: it does not fail any more. ``differs``:
     it fails, but in a way that the entry does not explain. ``skipped``: the entry is about
     other versions or backends and it does not fail, or the case needs more ranks than there
-    are. ``also``: it fails as the entry says where the entry does not apply.
+    are. ``also``: it fails as the entry says where the entry does not apply. ``case`` says what
+    the case does, whatever the entry says of it.
     """
 
     name: str
     defect: Defect
-    state: Literal["shows", "gone", "differs", "skipped", "also"]
+    state: State
     detail: str = ""
+    case: Does = "not run"
 
     @property
     def stale(self) -> bool:
@@ -60,18 +66,47 @@ def check_known(
             continue
         findings = findings_of(case)
         shows = any(defect.explains(case, finding) for finding in findings)
+        others = {known.match(case, f, torch=torch, backend=backend) for f in findings}
         told = "; ".join(one_line(f"{f.key}: {f.message}", 300) for f in findings)
+        state: State
         if shows and applies:
-            yield Checked(name=name, defect=defect, state="shows")
+            state, detail = "shows", ""
         elif shows:
-            detail = f"torch {torch} has it too: widen what was seen, or when it was gone"
-            yield Checked(name=name, defect=defect, state="also", detail=detail)
+            state, detail = "also", _wider(defect, torch, backend)
+        elif findings and not applies and None not in others:
+            names = ", ".join(sorted(filter(None, others)))
+            state, detail = "skipped", f"torch {torch} does not have it, but {names}"
         elif findings:
-            yield Checked(name=name, defect=defect, state="differs", detail=told)
+            state, detail = "differs", told
         elif applies:
-            release = torch.partition("+")[0]
-            detail = f'narrow the entry ("gone": "{release}") or remove it'
-            yield Checked(name=name, defect=defect, state="gone", detail=detail)
+            state, detail = "gone", _narrower(defect, torch, backend)
         else:
-            detail = f"torch {torch} does not have it, as the entry says"
-            yield Checked(name=name, defect=defect, state="skipped", detail=detail)
+            state, detail = "skipped", f"torch {torch} does not have it, as the entry says"
+        does: Does = "shows" if shows else "otherwise" if findings else "passes"
+        yield Checked(name=name, defect=defect, state=state, detail=detail, case=does)
+
+
+def _wider(defect: Defect, torch: str, backend: str) -> str:
+    """What to write where an entry's range lacks a release that has the defect."""
+    release = _release(torch)
+    words = f'also shows on {release}: add it to "seen.{backend}"'
+    if defect.gone is not None and Version(release) >= Version(defect.gone):
+        words += f', and "gone": "{defect.gone}" is too early'
+    return words
+
+
+def _narrower(defect: Defect, torch: str, backend: str) -> str:
+    """What to write where an entry's range has a release without the defect."""
+    release = _release(torch)
+    releases = [text for where, texts in defect.seen.items() if where == backend for text in texts]
+    seen = sorted((Version(text), text) for text in releases)
+    older = [text for version, text in seen if version <= Version(release)]
+    newer = [text for version, text in seen if version > Version(release)]
+    if newer and not older:
+        return f"narrow the range to {newer[0]} and later"
+    words = f'narrow the range to before {release} ("gone": "{release}")'
+    return f"{words} or to {newer[0]} and later" if newer else f"{words} or remove the entry"
+
+
+def _release(torch: str) -> str:
+    return torch.partition("+")[0]

@@ -89,6 +89,13 @@ class Known:
             self._shown[name] += 1
         return name
 
+    def on_one_of(self, torch: str, other: str, *, backend: str) -> Iterator[CaseSpec]:
+        """The smallest cases of the defects that only one of two torch versions has."""
+        for name, defect in self.defects.items():
+            here = defect.applies(torch=torch, backend=backend)
+            if here != defect.applies(torch=other, backend=backend):
+                yield self.minimal(name)
+
     def silent(self, *, torch: str, backend: str) -> tuple[str, ...]:
         """Ids of the defects that should show here and explained nothing so far."""
         found = self.applying(torch=torch, backend=backend)

@@ -43,9 +43,10 @@ class FileArchive:
             world_size=sighting.case.world_size,
             date=datetime.now(UTC).date().isoformat(),
             seed=sighting.seed,
-            key=finding.key,
+            key=finding.plain.key,
             message=finding.message,
-            finding=finding,
+            # A saved case is run on one torch.
+            finding=finding.plain,
             property=sighting.property_name,
             shrink_steps=sighting.shrink_steps,
             rate=sighting.rate,

@@ -124,6 +124,10 @@ class RunStarted:
     max_seconds: float | None = None
     jobs: int = 1
     """So many runs, each with a seed of its own, go on side by side."""
+    python: str = ""
+    """What the ranks run on; empty for the controller's own."""
+    against: str = ""
+    """The torch version that each case is run on besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,8 +235,9 @@ class Summary:
 
     @property
     def failing(self) -> tuple[Found, ...]:
-        """The findings for which the run fails."""
-        return tuple(found for found in self.findings if self.strict or found.known is None)
+        """The findings for which the run fails; what only another torch shows is none."""
+        here = (found for found in self.findings if found.finding.change != "fixed")
+        return tuple(found for found in here if self.strict or found.known is None)
 
     @property
     def examples_per_second(self) -> float:

@@ -36,6 +36,8 @@ def summary_document(summary: Summary) -> dict[str, Any]:
         "pool_restarts": summary.pool_restarts,
         "output": str(started.output),
         "harness_errors": summary.harness_errors,
+        "python": started.python,
+        "against": started.against,
         "findings": [_finding(found) for found in summary.findings],
         "unconfirmed": [_finding(found) for found in summary.unconfirmed],
         "jobs": [msgspec.to_builtins(job) for job in summary.jobs],
@@ -83,5 +85,6 @@ def _finding(found: Found) -> dict[str, Any]:
         "known": found.known,
         "examples_to_find": found.examples_to_find,
         "also": list(found.also),
+        "change": found.finding.change,
         "finding": msgspec.to_builtins(found.finding),
     }

@@ -332,7 +332,7 @@ class Ledger:
             return MAX_RANKS
         from fsdpfuzz.pool import probe_machine
 
-        return min(MAX_RANKS, probe_machine().gpus)
+        return min(MAX_RANKS, probe_machine(self.session.settings.python).gpus)
 
     def _finished(self, found: Found, case: CaseSpec, ablation: Ablation | None) -> Found:
         key = found.finding.key

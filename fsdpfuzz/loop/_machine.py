@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fsdpfuzz.loop._settings import Backend
+
+if TYPE_CHECKING:
+    from fsdpfuzz.pool import Interpreter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +24,9 @@ class Resolved:
 
 def installed_torch() -> str:
     """The version of the torch that is installed, without importing it; empty if none is."""
-    import importlib.metadata
+    from fsdpfuzz.pool import own_interpreter
 
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return own_interpreter().torch
 
 
 def visible_gpus(devices: Path = Path("/dev")) -> int:
@@ -50,7 +50,9 @@ def guess_backend(choice: str) -> Backend:
     return "nccl" if visible_gpus() >= 2 else "gloo"
 
 
-def resolve_machine(choice: str, world_sizes: tuple[int, ...]) -> Resolved:
+def resolve_machine(
+    choice: str, world_sizes: tuple[int, ...], python: Interpreter | None = None
+) -> Resolved:
     """What to run on, or :class:`MachineError` with what is missing.
 
     ``choice`` is ``auto``, ``gloo`` or ``nccl``. NCCL has one rank per GPU: of several world
@@ -58,7 +60,7 @@ def resolve_machine(choice: str, world_sizes: tuple[int, ...]) -> Resolved:
     """
     from fsdpfuzz.pool import choose_backend, probe_machine
 
-    machine = probe_machine()
+    machine = probe_machine(python)
     backend = choose_backend(machine, choice, min(world_sizes))
     if backend == "nccl":
         world_sizes = tuple(size for size in world_sizes if size <= machine.gpus)

@@ -102,6 +102,13 @@ class KnownLike(Protocol):
         """The defects that should show here and that `match` never gave."""
 
 
+class Telling(Protocol):
+    """Whether a case is worth a run, wherever it lies."""
+
+    def __call__(self, case: CaseSpec, *, torch: str, backend: str) -> bool:
+        """On that torch and that backend."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """What a session is made of; tests put their own in."""
@@ -110,3 +117,7 @@ class Ports:
     judge: Callable[[CaseSpec, Observation], Verdict]
     archive: Archive
     known: KnownLike
+    telling: Telling | None = None
+    """Which cases are run although a known defect covers them, or a refusal is foreseen."""
+    first: tuple[CaseSpec, ...] = ()
+    """What a run begins with, before anything is drawn."""

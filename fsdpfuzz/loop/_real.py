@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from fsdpfuzz.known import Known
+from fsdpfuzz.loop._against import compared
 from fsdpfuzz.loop._archive import FileArchive
 from fsdpfuzz.loop._ports import PoolLike, Ports
 from fsdpfuzz.loop._settings import SessionSettings
+
+if TYPE_CHECKING:
+    from fsdpfuzz.pool import Interpreter
 
 
 def real_ports(settings: SessionSettings) -> Ports:
@@ -15,17 +22,27 @@ def real_ports(settings: SessionSettings) -> Ports:
 
     profile = settings.profile
 
-    def make_pool(world_size: int) -> PoolLike:
-        return Pool(
-            world_size,
-            settings.backend,
-            deadlines=Deadlines(floor=profile.deadline_floor, ceiling=profile.deadline_ceiling),
-            plant=settings.plant,
-        )
+    def pools(python: Interpreter | None) -> Callable[[int], PoolLike]:
+        def make_pool(world_size: int) -> PoolLike:
+            return Pool(
+                world_size,
+                settings.backend,
+                deadlines=Deadlines(floor=profile.deadline_floor, ceiling=profile.deadline_ceiling),
+                plant=settings.plant,
+                python=python,
+            )
 
-    return Ports(
-        make_pool=make_pool,
+        return make_pool
+
+    known = Known.load(settings.known) if settings.known is not None else Known()
+    ports = Ports(
+        make_pool=pools(settings.python),
         judge=judge,
         archive=FileArchive(settings.output, settings.kept),
-        known=Known.load(settings.known) if settings.known is not None else Known(),
+        known=known,
     )
+    other = settings.against
+    if other is None:
+        return ports
+    first = known.on_one_of(settings.torch, other.torch, backend=settings.backend)
+    return compared(ports, pools(other), torch=other.torch, first=first)

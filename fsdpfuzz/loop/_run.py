@@ -101,6 +101,9 @@ def _search(settings: RunSettings, ledger: Ledger, properties: tuple[Property, .
     with (folder / DIGESTS).open("w", encoding="ascii", buffering=1) as ledger.digests:
         for case in ledger.session.pending():
             ledger.meet(ledger.session.examine(case), properties[0].name)
+        for case in ledger.session.first:
+            if case.api in settings.apis and case.world_size <= max(settings.world_sizes):
+                ledger.meet(ledger.session.examine(case), properties[0].name)
         shares = shares_of(settings.max_examples, len(properties))
         hunts = [
             Hunt(settings, ledger, item, share)
@@ -134,6 +137,8 @@ def started_with(settings: RunSettings) -> RunStarted:
         max_examples=settings.max_examples,
         output=session.folder,
         max_seconds=settings.max_seconds,
+        python=session.python.executable if session.python is not None else "",
+        against=session.against.torch if session.against is not None else "",
     )
 
 

@@ -40,6 +40,8 @@ class Runs:
         self._ports = ports
         self._pools: dict[int, PoolLike] = {}
         self._closed_restarts = 0
+        python = settings.python
+        self._python = platform.python_version() if python is None else python.python
 
     @property
     def restarts(self) -> int:
@@ -104,7 +106,7 @@ class Runs:
         facts = {
             "case": digest(case),
             "torch": self.torch,
-            "python": platform.python_version(),
+            "python": self._python,
             "backend": self._settings.backend,
             "ranks": str(case.world_size),
             "seed": str(self._settings.seed),

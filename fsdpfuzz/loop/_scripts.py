@@ -11,6 +11,7 @@ from fsdpfuzz.loop._events import Found, Script
 from fsdpfuzz.loop._session import Session
 
 if TYPE_CHECKING:
+    from fsdpfuzz.pool import Interpreter
     from fsdpfuzz.reduce import Ablation
     from fsdpfuzz.repro import Context, Verification
 
@@ -31,7 +32,7 @@ def write_script(
 
     path = session.settings.folder / FOLDER / f"{found.case.stem}.py"
     try:
-        text = render(case, found.finding, _context(session, found, path.name, ablation))
+        text = render(case, found.finding.plain, _context(session, found, path.name, ablation))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except (FsdpFuzzError, OSError) as error:
@@ -58,24 +59,33 @@ def plant_launcher(plant: str | None) -> tuple[str, ...]:
 def _run(session: Session, found: Found, path: Path, world_size: int) -> Verification:
     from fsdpfuzz.repro import verify
 
+    python = _shown_by(session, found)
     return verify(
         path,
         world_size,
         session.settings.backend,
-        found.finding,
+        found.finding.plain,
         launcher=plant_launcher(session.settings.plant),
         attempts=FLAKY_ATTEMPTS if found.rate else 1,
+        python=python.executable if python is not None else None,
     )
+
+
+def _shown_by(session: Session, found: Found) -> Interpreter | None:
+    """The Python whose torch shows the finding."""
+    settings = session.settings
+    return settings.against if found.finding.change == "fixed" else settings.python
 
 
 def _context(session: Session, found: Found, name: str, ablation: Ablation | None) -> Context:
     from fsdpfuzz.pool import probe_machine
     from fsdpfuzz.repro import Context, environment_of
 
+    python = _shown_by(session, found)
     return Context(
-        torch=session.torch,
+        torch=probe_machine(python).torch if python is not None else session.torch,
         backend=session.settings.backend,
-        environment=environment_of(probe_machine()),
+        environment=environment_of(probe_machine(python)),
         ablation=ablation,
         rate=f"{found.rate.failed} of {found.rate.runs}" if found.rate else "",
         script=name,

@@ -177,8 +177,14 @@ class Session:
         In a strict session all are that this machine can run. See `fsdpfuzz.loop._known`.
         """
         covering = () if self.settings.strict else self.covering(case)
-        reason = reason_to_skip(case, covering, self.settings.backend)
-        return reason if reason == "machine" or not self.settings.strict else None
+        backend = self.settings.backend
+        reason = reason_to_skip(case, covering, backend)
+        if reason is None or reason == "machine":
+            return reason
+        telling = self._ports.telling
+        if telling is not None and telling(case, torch=self.torch, backend=backend):
+            return None
+        return None if self.settings.strict else reason
 
     def explained(self, examined: Examined) -> Examined:
         """The same with findings known that follow from a known defect that covers the case.
@@ -243,7 +249,7 @@ class Session:
                 finding=finding,
                 property_name=property_name,
                 backend=self.settings.backend,
-                torch=self.torch,
+                torch=finding.versus if finding.change == "fixed" else self.torch,
                 seed=self.settings.seed,
                 shrink_steps=shrink_steps,
                 rate=str(rate) if rate else "",
@@ -255,6 +261,11 @@ class Session:
     def drop(self, path: Path) -> None:
         """Removes a kept case that another one stands for."""
         self._ports.archive.drop(path)
+
+    @property
+    def first(self) -> tuple[CaseSpec, ...]:
+        """What a run begins with, as far as this machine can run it."""
+        return tuple(case for case in self._ports.first if self.skips(case) != "machine")
 
     def settle(self) -> None:
         """What was to be kept of the case that was examined last is kept."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fsdpfuzz.loop._profiles import PROFILES, Profile
+
+if TYPE_CHECKING:
+    from fsdpfuzz.pool import Interpreter
 
 Backend = Literal["gloo", "nccl"]
 Api = Literal["fsdp1", "fsdp2"]
@@ -40,6 +43,10 @@ class SessionSettings:
     reruns: int = 2
     flaky_runs: int = 10
     cache_size: int = 50_000
+    python: Interpreter | None = None
+    """What the ranks run on; None for the controller's own."""
+    against: Interpreter | None = None
+    """What each case is run on besides, to see what differs; its ``torch`` as it says itself."""
 
     @property
     def folder(self) -> Path:

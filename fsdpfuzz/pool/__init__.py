@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fsdpfuzz.forkserver import Interpreter, interpreter_at, own_interpreter
 from fsdpfuzz.pool._deadline import Deadlines
 from fsdpfuzz.pool._machine import choose_backend, probe_machine
 from fsdpfuzz.pool._pool import Backend, Pool
@@ -11,9 +12,12 @@ from fsdpfuzz.wire import Machine
 __all__ = [
     "Backend",
     "Deadlines",
+    "Interpreter",
     "Machine",
     "Pool",
     "choose_backend",
+    "interpreter_at",
+    "own_interpreter",
     "probe_machine",
     "sigterm_exits",
 ]

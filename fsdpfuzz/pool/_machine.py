@@ -9,7 +9,7 @@ import tempfile
 import msgspec
 
 from fsdpfuzz.errors import MachineError, PoolError, UsageError
-from fsdpfuzz.forkserver import ForkServer, ServerLostError
+from fsdpfuzz.forkserver import ForkServer, Interpreter, ServerLostError
 from fsdpfuzz.wire import BackendName, Machine
 
 _PROBE = "fsdpfuzz.ranks._machine_probe:main"
@@ -17,18 +17,18 @@ _PROBE_SECONDS = 120.0
 _END_SECONDS = 10.0
 _MAX_ANSWER = 1 << 20
 
-_machine: Machine | None = None
+_machines: dict[str, Machine] = {}
 
 
-def probe_machine() -> Machine:
-    """What this machine offers; asked once per process.
+def probe_machine(python: Interpreter | None = None) -> Machine:
+    """What this machine offers to ranks on a Python, else on the controller's; asked once.
 
     Raises :class:`MachineError` if torch cannot be imported.
     """
-    global _machine
-    if _machine is None:
-        _machine = _probe()
-    return _machine
+    name = "" if python is None else python.executable
+    if name not in _machines:
+        _machines[name] = _probe(python)
+    return _machines[name]
 
 
 def choose_backend(machine: Machine, wanted: str = "auto", world_size: int = 2) -> BackendName:
@@ -63,8 +63,8 @@ def _missing_for_nccl(machine: Machine, world_size: int) -> str:
     return ""
 
 
-def _probe() -> Machine:
-    server = ForkServer.get()
+def _probe(python: Interpreter | None) -> Machine:
+    server = ForkServer.get(python=python)
     ours, theirs = socket.socketpair()
     with ours, tempfile.TemporaryFile() as output:
         try:

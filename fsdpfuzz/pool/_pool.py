@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from fsdpfuzz.case import CaseSpec, anatomy, digest, encode
 from fsdpfuzz.errors import ContractError, MachineError, PoolError
-from fsdpfuzz.forkserver import ForkServer, ServerLostError
+from fsdpfuzz.forkserver import ForkServer, Interpreter, ServerLostError
 from fsdpfuzz.observations import Observation
 from fsdpfuzz.pool._crew import Crew
 from fsdpfuzz.pool._deadline import Deadlines, Pace
@@ -50,7 +50,7 @@ class Pool:
 
     ``plant`` names a ``module:function`` that each rank calls with its `RankEnv` before its
     first case. ``workdir`` is where the pool's private folder is made while it lives; the
-    folder for temporary files by default.
+    folder for temporary files by default. Ranks run on ``python``, else on the controller's own.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Pool:
         deadlines: Deadlines | None = None,
         plant: str | None = None,
         workdir: Path | None = None,
+        python: Interpreter | None = None,
     ) -> None:
         self.world_size = world_size
         self.backend = backend
@@ -71,6 +72,7 @@ class Pool:
         self._pace = Pace(deadlines or Deadlines())
         self._plant = plant
         self._workdir = workdir
+        self._python = python
         self._made_workdir = False
         self._server: ForkServer | None = None
         self._folder: Path | None = None
@@ -184,7 +186,7 @@ class Pool:
     def _try_start(self) -> str:
         """Starts ranks; says why they do not run, or nothing."""
         try:
-            server = ForkServer.get(gpus=DEVICES[self.backend] == "cuda")
+            server = ForkServer.get(gpus=DEVICES[self.backend] == "cuda", python=self._python)
             if server.worker_failure:
                 raise MachineError(f"this torch cannot run FSDP: {server.worker_failure}")
             folder = self._private_folder(server)

@@ -215,10 +215,13 @@ def _drop_groups() -> None:
 
 def _forget_meshes() -> None:
     """Clears DTensor's caches: they take an equal mesh, whose groups are gone, for a new one."""
-    from torch.distributed.tensor import _redistribute, debug
+    from torch.distributed.tensor import DTensor, _redistribute, debug
 
-    # Newer torch has more of them than older torch.
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    # Newer torch has more of them than older torch, and a function for each.
     for owner, name in (
+        (getattr(propagator.propagate_op_sharding, "cache", None), "cache_clear"),
+        (debug, "_clear_fast_path_sharding_prop_cache"),
         (debug, "_clear_sharding_prop_cache"),
         (getattr(_redistribute, "_gen_transform_infos", None), "cache_clear"),
     ):

@@ -60,17 +60,19 @@ def verify(
     timeout: float = TIMEOUT,
     launcher: Sequence[str] = (),
     attempts: int = 1,
+    python: str | None = None,
 ) -> Verification:
     """Runs ``script`` on ``world_size`` ranks and judges exit code and output.
 
     ``backend`` ``gloo`` hides the GPUs, by whose number the script chooses. ``finding`` tells
     what counts: the death of a rank is only looked for in a script about one. ``launcher`` is
     put between torchrun's options and the script: a module that runs it in another way.
-    ``attempts`` is how often a script is run until it reproduces, for a race.
+    ``attempts`` is how often a script is run until it reproduces, for a race; ``python``
+    is the Python that runs it, by default the controller's.
     Never raises for anything that the script does; all its processes are gone afterwards.
     """
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *(python or sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", str(world_size), *launcher, os.fspath(script)),
     ]
     for _ in range(attempts):

@@ -17,7 +17,14 @@ from fsdpfuzz.invariants import judge
 from fsdpfuzz.known import Known
 from fsdpfuzz.loop import PROFILES, installed_torch
 from fsdpfuzz.observations import Observation
-from fsdpfuzz.pool import Deadlines, Machine, Pool, choose_backend, probe_machine
+from fsdpfuzz.pool import (
+    Deadlines,
+    Interpreter,
+    Machine,
+    Pool,
+    choose_backend,
+    probe_machine,
+)
 from fsdpfuzz.show._limits import Memory, in_words, memory_limits
 from fsdpfuzz.wire import DEVICES, BackendName
 
@@ -72,22 +79,27 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose(
-    backend: str = "auto", world_size: int = 2, known: Known | None = None
+    backend: str = "auto",
+    world_size: int = 2,
+    known: Known | None = None,
+    python: Interpreter | None = None,
 ) -> Iterator[Check | Skipped]:
     """Looks at everything in turn; what depends on something missing is left out.
 
     Starts ``world_size`` ranks, trains one small model with each API in them, and measures
-    a collective.
+    a collective. They run on ``python``, else on the controller's own.
     """
     memory = memory_limits()
-    yield _ok("Python", f"{platform.python_version()}, {sys.executable}")
+    own = (platform.python_version(), sys.executable)
+    version, executable = own if python is None else (python.python, python.executable)
+    yield _ok("Python", f"{version}, {executable}")
     yield from _resources(memory, world_size)
-    torch = _torch()
+    torch = _torch(installed_torch() if python is None else python.torch)
     yield torch
     if torch.state == "missing":
         return
     try:
-        machine = probe_machine()
+        machine = probe_machine(python)
     except FsdpFuzzError as error:
         yield _missing("torch loads", one_line(str(error)))
         return
@@ -100,7 +112,7 @@ def diagnose(
     yield _ok("backend", f"{chosen}, {world_size} ranks")
     if chosen == "nccl":
         yield _shared_memory(memory)
-    yield from _ranks(chosen, world_size, machine, known or Known())
+    yield from _ranks(chosen, world_size, machine, known or Known(), python)
     yield from _skipped(machine, chosen)
 
 
@@ -124,8 +136,7 @@ def _missing(name: str, detail: str) -> Check:
     return Check(name=name, state="missing", detail=detail)
 
 
-def _torch() -> Check:
-    version = installed_torch()
+def _torch(version: str) -> Check:
     advice = f"pip install 'torch>={OLDEST_TORCH}'"
     if not version:
         return _missing("torch", f"not installed: {advice}")
@@ -195,10 +206,14 @@ def _shared_memory(memory: Memory) -> Check:
 
 
 def _ranks(
-    backend: BackendName, world_size: int, machine: Machine, known: Known
+    backend: BackendName,
+    world_size: int,
+    machine: Machine,
+    known: Known,
+    python: Interpreter | None,
 ) -> Iterator[Check]:
     deadlines = Deadlines(ceiling=CEILING_SECONDS)
-    with Pool(world_size, backend, deadlines=deadlines, plant=LATENCY) as pool:
+    with Pool(world_size, backend, deadlines=deadlines, plant=LATENCY, python=python) as pool:
         try:
             pool.start()
         except FsdpFuzzError as error:

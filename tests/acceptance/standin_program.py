@@ -47,7 +47,7 @@ def slow(case):
         print("such is life", flush=True)
         os._exit(9)
 
-def machine(backend, sizes):
+def machine(backend, sizes, python=None):
     if mode == "no-gpu":
         raise MachineError("nccl needs 2 GPUs, but there are 0")
     backend = "gloo" if backend == "auto" else backend

@@ -38,6 +38,7 @@ FEWER = {
     r"--json run.json --junit run.xml": r"\g<0> --max-examples 3",
     r"fsdpfuzz run$": r"\g<0> --max-examples 3",
     r"--profile dev$": r"\g<0> --max-examples 3",
+    r"^fsdpfuzz run --(python|against) \S+$": r"\g<0> --max-examples 3",
     r"fsdpfuzz-dev": "fsdpfuzz-smoke -k test_parity",
     r"-k documents": "-k 'documents and test_fine_tune and parity'",
 }
@@ -53,7 +54,11 @@ CODES = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a case that fails, a corpus, and no known defect."""
+    """A folder with a case that fails, a corpus, no known defect, and another Python."""
+    other = tmp_path / "OTHER" / "bin" / "python"
+    other.parent.mkdir(parents=True)
+    other.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    other.chmod(0o755)
     (tmp_path / "corpus/known").mkdir(parents=True)
     seeds = ROOT / "corpus/seeds"
     for path in sorted(seeds.glob("002-*.json"))[:2]:

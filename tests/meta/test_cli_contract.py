@@ -41,6 +41,8 @@ RUN = {
     "junit": ("FILE", ("--junit",)),
     "strict": (None, ("--strict",)),
     "known": ("PATH", ("--known",)),
+    "python": ("PATH", ("--python",)),
+    "against": ("PATH", ("--against",)),
     "plant": ("MODULE:FUNCTION", ("--plant",)),
 }
 
@@ -63,6 +65,8 @@ DOCUMENT = {
     "pool_restarts": 3,
     "output": "out",
     "harness_errors": 0,
+    "python": "",
+    "against": "",
     "findings": [
         {
             "key": "grad_parity/mismatch/fsdp2",
@@ -76,6 +80,7 @@ DOCUMENT = {
             "known": None,
             "examples_to_find": 12,
             "also": ["param_parity/mismatch/fsdp2"],
+            "change": "",
             "finding": {
                 "invariant": "grad_parity",
                 "symptom": "mismatch",
@@ -194,6 +199,8 @@ def test_the_options_of_run() -> None:
         "junit": None,
         "strict": False,
         "known": None,
+        "python": None,
+        "against": None,
         "plant": None,
     }
 

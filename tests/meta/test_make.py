@@ -15,6 +15,7 @@ from tests.meta.imports import REPOSITORY
 PYTHON = """#!/bin/sh
 echo "$*" >> "$LOG"
 case "$*" in
+  "-m venv --clear "*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
   "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
   --version) echo "Python 3.12.0" ;;
   "$FAIL") exit 7 ;;
@@ -84,6 +85,22 @@ def test_fuzz_sets_up_once(checkout: Checkout) -> None:
 
     assert checkout.make("fuzz").returncode == 0
     assert checkout.calls() == ["-m fsdpfuzz run --profile dev"]
+
+
+def test_fuzz_on_another_torch_has_an_environment_of_its_own(checkout: Checkout) -> None:
+    run = "-m fsdpfuzz run --profile dev --python .venv-2.15.0/bin/python"
+    assert checkout.make("fuzz", "TORCH=2.15.0").returncode == 0
+    assert checkout.calls()[-3:] == [
+        "-m venv --clear .venv-2.15.0",
+        "-m pip install --quiet --disable-pip-version-check torch==2.15.0 numpy",
+        run,
+    ]
+    assert checkout.make("fuzz", "TORCH=2.15.0").returncode == 0
+    assert checkout.calls() == [run]
+    assert checkout.make("fuzz").returncode == 0
+    assert checkout.calls() == ["-m fsdpfuzz run --profile dev"]
+    checkout.make("distclean")
+    assert not list(checkout.root.glob(".venv*"))
 
 
 def test_test_ends_with_pytest(checkout: Checkout) -> None:

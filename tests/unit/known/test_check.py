@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import CaseSpec
@@ -67,6 +68,70 @@ def test_it_says_what_to_write_and_what_it_saw() -> None:
     (differs,) = check_known(known, lambda _: (OTHER,), torch=TORCH, backend="gloo")
     assert OTHER.key in differs.detail
     assert "1.weight" in differs.detail
+
+
+@pytest.mark.parametrize(
+    ("entry", "torch", "shows", "detail"),
+    [
+        (
+            defect(seen={"gloo": ("2.12.1", "2.13.0")}),
+            "2.10.0+cu128",
+            True,
+            'also shows on 2.10.0: add it to "seen.gloo"',
+        ),
+        (
+            defect(seen={"gloo": ("2.12.1",)}, gone="2.13"),
+            "2.14.1",
+            True,
+            'also shows on 2.14.1: add it to "seen.gloo", and "gone": "2.13" is too early',
+        ),
+        (
+            defect(seen={"gloo": ("2.8.0", "2.13.0")}),
+            "2.15.0+cu132",
+            False,
+            'narrow the range to before 2.15.0 ("gone": "2.15.0") or remove the entry',
+        ),
+        (
+            defect(seen={"gloo": ("2.8.0", "2.10.0", "2.12.1", "2.13.0")}),
+            "2.10.0",
+            False,
+            'narrow the range to before 2.10.0 ("gone": "2.10.0") or to 2.12.1 and later',
+        ),
+        (
+            defect(seen={"gloo": ("2.13.0",), "nccl": ("2.11.0",)}),
+            "2.12.1",
+            False,
+            "narrow the range to 2.13.0 and later",
+        ),
+    ],
+)
+def test_it_says_how_to_change_the_range(
+    entry: Defect, torch: str, shows: bool, detail: str
+) -> None:
+    findings = (wrong_gradient(),) if shows else ()
+    (checked,) = check_known(Known({"x": entry}), lambda _: findings, torch=torch, backend="gloo")
+    assert checked.stale
+    assert checked.detail == detail
+    assert checked.case == ("shows" if shows else "passes")
+
+
+def test_another_defect_may_stand_in_front_where_the_entry_does_not_apply() -> None:
+    """On an older torch what the case shows is what that torch is known for."""
+    shipped = Known.load(FOLDER)
+    name, other = "fsdp2-recomputed-quiet-unit", "fsdp2-gloo-average-not-divided"
+    known = Known({key: shipped.defects[key] for key in (name, other)})
+    doubled = shipped.defects[other].finding
+    a_weight = msgspec.structs.replace(doubled, name="2.weight", unit="")
+    found = {
+        checked.name: checked
+        for checked in check_known(known, lambda _: (a_weight,), torch="2.8.0", backend="gloo")
+    }
+    assert (found[name].state, found[name].case) == ("skipped", "otherwise")
+    assert other in found[name].detail
+    (applying,) = check_known(
+        Known({name: shipped.defects[name]}), lambda _: (a_weight,), torch="2.13.0", backend="gloo"
+    )
+    assert applying.state == "differs"
 
 
 @pytest.mark.timeout(600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from fsdpfuzz.case import FEATURES, PARAMETER_FEATURES, UNIT_FEATURES, anatomy
 from fsdpfuzz.invariants import REGISTRY
@@ -12,10 +13,13 @@ from fsdpfuzz.known import Known, read_defect, write_defect
 from fsdpfuzz.reduce import simpler
 from fsdpfuzz.seeds import SEEDS
 from tests.unit.known.invented import invented
-from tests.unit.known.samples import FOLDER, NAMES, shipped
+from tests.unit.known.samples import FOLDER, NAMES, TORCH, shipped
 
 MOST_SEEDS = 0.3
 """Of the documents' cases that any one of them may cover."""
+WHOLE = ("fsdp2-gloo-average-not-divided",)
+"""What made all of an API wrong on a backend: no plainer case is out of such a region, and half of
+the documents' cases are in it. Only torch that is older than the ones tested on had that."""
 
 
 def test_there_are_some() -> None:
@@ -73,7 +77,14 @@ def test_it_names_a_unit_or_parameter_where_its_finding_does(name: str) -> None:
         assert any(defect.when.has_unit(a, path) for path in a.units)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_made_all_wrong_is_gone(name: str) -> None:
+    gone = shipped().defects[name].gone
+    assert gone is not None
+    assert Version(gone) <= Version(TORCH)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WHOLE])
 def test_a_plainer_case_is_out_of_its_region(name: str) -> None:
     case, defect = shipped().minimal(name), shipped().defects[name]
     nearest = list(shipped().exits(case, name))
@@ -83,7 +94,7 @@ def test_a_plainer_case_is_out_of_its_region(name: str) -> None:
     assert all(found in plainer for found in nearest)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WHOLE])
 def test_it_covers_few_of_the_documents_cases(name: str) -> None:
     defect = shipped().defects[name]
     covered = [seed.name for seed in SEEDS if defect.covers(seed.case)]

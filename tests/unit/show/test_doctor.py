@@ -73,7 +73,7 @@ class Ranks:
 def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "Pool", Ranks)
     monkeypatch.setattr(doctor, "installed_torch", lambda: "2.13.0")
-    monkeypatch.setattr(doctor, "probe_machine", lambda: CPU)
+    monkeypatch.setattr(doctor, "probe_machine", lambda _python: CPU)
     monkeypatch.setattr(doctor, "judge", lambda *_: Verdict(status="passed"))
     monkeypatch.setattr(doctor, "memory_limits", lambda: Memory(physical=64 << 30))
 
@@ -100,7 +100,7 @@ def test_a_machine_without_gpus() -> None:
 
 
 def test_a_machine_with_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "probe_machine", lambda: GPUS)
+    monkeypatch.setattr(doctor, "probe_machine", lambda _python: GPUS)
     diagnosis = told()
     assert state(diagnosis)["backend"] == "ok"
     assert ("backend", "nccl, 2 ranks") in [(c.name, c.detail) for c in diagnosis.checks]
@@ -119,7 +119,7 @@ def test_a_machine_with_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ranks_that_see_gpus_which_they_should_not_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doctor, "probe_machine", lambda: GPUS)
+    monkeypatch.setattr(doctor, "probe_machine", lambda _python: GPUS)
     monkeypatch.setattr(Ranks, "sees", {"gloo": 1})
     diagnosis = told(backend="gloo")
     assert state(diagnosis)["device"] == "note"
@@ -132,14 +132,14 @@ def test_ranks_that_see_gpus_which_they_should_not_are_told(
 )
 def test_a_torch_that_will_not_do(version: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "installed_torch", lambda: version)
-    monkeypatch.setattr(doctor, "probe_machine", lambda: pytest.fail("torch was asked"))
+    monkeypatch.setattr(doctor, "probe_machine", lambda _python: pytest.fail("torch was asked"))
     (missing,) = told().missing
     assert missing.startswith("torch: ")
     assert part in missing
 
 
 def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    def probe() -> Machine:
+    def probe(_python: object) -> Machine:
         raise MachineError("libtorch.so:\nno such file")
 
     monkeypatch.setattr(doctor, "probe_machine", probe)
@@ -194,7 +194,7 @@ def test_a_torch_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
     import msgspec
 
     lacking = msgspec.structs.replace(CPU, features={**ALL, "fsdp2": False, "mem_tracker": False})
-    monkeypatch.setattr(doctor, "probe_machine", lambda: lacking)
+    monkeypatch.setattr(doctor, "probe_machine", lambda _python: lacking)
     diagnosis = told()
     assert diagnosis.missing == ()
     assert state(diagnosis)["FSDPMemTracker"] == "note"
@@ -216,7 +216,7 @@ def test_little_memory_and_few_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_shared_memory_is_named_on_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "probe_machine", lambda: GPUS)
+    monkeypatch.setattr(doctor, "probe_machine", lambda _python: GPUS)
     monkeypatch.setattr(doctor, "memory_limits", lambda: Memory(shared=64 << 20))
     assert state(told())["/dev/shm"] == "note"
     assert "/dev/shm" not in state(told(backend="gloo"))

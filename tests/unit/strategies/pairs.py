@@ -21,7 +21,7 @@ MEANING: tuple[Together, ...] = (
     (
         "a unit is called once for each forward that records",
         {"unit_called_again": OFF},
-        {"recorded": ("2+",), "pending": ("2+",), "lone_forward": ("several",)},
+        {"recorded": ("2+",), "pending": ("2+",)},
     ),
     (
         "each unit of a single one is alike",

@@ -23,7 +23,6 @@ from fsdpfuzz.case import (
     Plan,
     Step,
     anatomy,
-    encode,
     features,
 )
 from fsdpfuzz.reduce import reduce
@@ -174,7 +173,8 @@ def superfluous(name: str, case: CaseSpec) -> list[str]:
 def test_what_is_not_needed_goes_off(name: str) -> None:
     alone, left = shrunk(name)
     assert not superfluous(name, left), left
-    assert len(encode(left)) <= len(encode(alone))
+    assert size(left) <= size(alone)
+    assert len(left.program) <= len(alone.program)
 
 
 def test_mostly_so_without_the_structural_reducer() -> None:
