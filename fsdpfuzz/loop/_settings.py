@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fsdpfuzz.loop._profiles import PROFILES, Profile
-
-if TYPE_CHECKING:
-    from fsdpfuzz.pool import Interpreter
+from fsdpfuzz.pool import Interpreter
 
 Backend = Literal["gloo", "nccl"]
 Api = Literal["fsdp1", "fsdp2"]

@@ -17,7 +17,7 @@ def draw(program: Program) -> None:
     Shrinks towards none; in a program without training, towards one full state dict.
     """
     d = program.d
-    if d.parting != "never" or (d.trains and not d.chance(6, state_dict=95)):
+    if d.parting != "never" or (d.trains and not d.chance(6, state_dict=95, exec_order=15)):
         return
     forms: tuple[Form, ...] = ("full", "sharded", "local") if d.a.fsdp1 else ("full", "sharded")
     if any(getattr(unit, "use_orig_params", False) for unit in d.a.options.values()):
@@ -27,7 +27,7 @@ def draw(program: Program) -> None:
         offload = d.chance(3 if d.a.fsdp1 and form == "full" else 25)
         asked = StateDict(
             form=form,
-            rank0_only=d.chance(25) and form == "full",
+            rank0_only=d.chance(40) and form == "full",
             cpu_offload=offload,
         )
         d.pick(program.gaps).append(asked)
