@@ -61,6 +61,7 @@ from fsdpfuzz.case.flow import Situation
 from fsdpfuzz.case.freezing import adapter_names
 from fsdpfuzz.case.hazards import (
     called_units,
+    ever_frozen,
     identity_units,
     kept_whole,
     kept_without_gradient,
@@ -232,6 +233,7 @@ __all__ = [
     "depth",
     "digest",
     "encode",
+    "ever_frozen",
     "features",
     "foreseen_rejections",
     "identity_units",

@@ -27,14 +27,19 @@ def single_element_units(a: Anatomy) -> tuple[str, ...]:
     return tuple(path for path, owned in a.owned.items() if sum(p.numel for p in owned) == 1)
 
 
+def ever_frozen(a: Anatomy) -> frozenset[str]:
+    """Parameters that are frozen all along or for a part of the program."""
+    return a.frozen.union(
+        *(op.parameters for op in a.case.program if isinstance(op, RequiresGrad) and not op.value)
+    )
+
+
 def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
     """Units that manage parameters, none of which gets a gradient: all frozen or unused.
 
     Also those that are so for a part of the program only.
     """
-    frozen = a.frozen.union(
-        *(op.parameters for op in a.case.program if isinstance(op, RequiresGrad) and not op.value)
-    )
+    frozen = ever_frozen(a)
     return tuple(
         path
         for path, owned in a.owned.items()

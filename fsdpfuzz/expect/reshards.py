@@ -13,8 +13,9 @@ from fsdpfuzz.case import (
     Backward,
     Forward,
     Situation,
+    ever_frozen,
+    join,
     kept_whole,
-    units_without_gradient,
     within,
 )
 
@@ -84,9 +85,17 @@ def unreached_roots(a: Anatomy) -> frozenset[str]:
 
     Both APIs keep a root whole after forward, since its backward comes next. A unit without
     an enclosing one is its own root; if no parameter in it gets a gradient, its backward may
-    never run.
+    never run. What lies in one path of a switch gets none while another is taken.
     """
-    managing = {owner for owner in a.owners.values() if owner is not None}
-    reached = managing - set(units_without_gradient(a))
+    paths = tuple(f"{join(switch, 'branches')}." for switch in a.switches)
+    frozen = ever_frozen(a)
+    reached = {
+        owner
+        for p in a.parameters
+        if (owner := a.owners[p.fqn]) is not None
+        and p.used
+        and a.canonical(p.fqn) not in frozen
+        and not p.fqn.startswith(paths)
+    }
     unreached = [root for root in a.roots if root and not any(within(p, root) for p in reached)]
     return frozenset(path for path in a.units if any(within(path, root) for root in unreached))

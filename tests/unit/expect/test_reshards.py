@@ -21,6 +21,7 @@ from fsdpfuzz.case import (
     RequiresGrad,
     Residual,
     Sequential,
+    Switch,
     anatomy,
 )
 from fsdpfuzz.expect import backward_reshards, may_stay_whole
@@ -146,3 +147,18 @@ def test_fsdp2_shards_again_without_synchronisation() -> None:
         program=(Forward(sync=False), Backward()),
     )
     assert may_stay_whole(anatomy(given), 1) == set()
+
+
+@pytest.mark.parametrize(("taken_is_frozen", "whole"), [(True, {"0"}), (False, set())])
+def test_a_path_that_is_not_taken_reaches_nothing(taken_is_frozen: bool, whole: set[str]) -> None:
+    """What is trained in the other path keeps no unit from staying whole."""
+    paths = Switch(children=(Linear(out=2, bias=False), Linear(out=2, bias=False)))
+    given = CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Sequential(children=(Linear(out=2), paths)), Linear(out=2))),
+        inputs=Dense(width=2),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"),)),
+        frozen=of_layer("0.0") if taken_is_frozen else ("0.0.bias",),
+        program=ITERATION,
+    )
+    assert may_stay_whole(anatomy(given), 1) == whole
