@@ -41,7 +41,9 @@ def _held_out(d: Drawing) -> None:
     """Only where what is frozen stays so: what is thawed on the way trains in one of them."""
     case = d.case
     changes = d.parting != "never" or any(
-        isinstance(op, RequiresGrad) or op.joins_gradients for op in case.program
+        # What the optimizer never held fsdp1 cannot save with its state.
+        isinstance(op, RequiresGrad) or op.joins_gradients or op.renews
+        for op in case.program
     )
     reentrant = any(c.reentrant for c in case.checkpoints)
     if case.frozen and not changes and not reentrant and not mixed_units(d.a):

@@ -14,6 +14,8 @@ def draw(d: Drawing) -> None:
     if d.trains or d.case.ties or not d.chance(50):
         return
     plan, units = d.case.plan, d.a.units
+    if any(unit.precision is not None for unit in plan.units):
+        return
     listed = [unit.path for unit in plan.units]
     by_policy = isinstance(plan, Fsdp1Plan) and plan.wrap != "nested"
     i = listed.index("") if by_policy else d.between(0, len(listed) - 1)

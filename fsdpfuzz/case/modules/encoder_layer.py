@@ -19,7 +19,7 @@ class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
     """``nn.TransformerEncoderLayer`` on ``(batch, length, width)``, with a causal mask if asked."""
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.encoder_layer.EncoderLayer",)
-    inner_kinds: ClassVar[tuple[str, ...]] = ("linear", "norm")
+    inner_kinds: ClassVar[tuple[str, ...]] = ("linear", "norm", "encoder_stack_layer")
     heads: Count = 1
     hidden: Width = 8
     dropout: Probability = 0.0
