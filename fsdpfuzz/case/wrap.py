@@ -267,6 +267,11 @@ class WrapDimension(Dimension):
         check_names(paths, a.by_path, "$.plan.units", "module")
         if isinstance(plan, Fsdp1Plan):
             self._check_policy(a, plan, paths)
+        units: tuple[Unit, ...] = plan.units
+        for i, unit in enumerate(units):
+            if unit.ignored and unit.precision is not None:
+                text = "the unit casts its inputs, but not the parameters that it ignores"
+                raise CaseError(text, path=f"$.plan.units[{i}].ignored")
         self._check_second_calls(a)
 
     def _check_policy(self, a: Anatomy, plan: Fsdp1Plan, paths: list[str]) -> None:

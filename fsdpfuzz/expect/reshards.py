@@ -14,7 +14,6 @@ from fsdpfuzz.case import (
     Forward,
     Situation,
     ever_frozen,
-    join,
     kept_whole,
     within,
 )
@@ -87,7 +86,6 @@ def unreached_roots(a: Anatomy) -> frozenset[str]:
     an enclosing one is its own root; if no parameter in it gets a gradient, its backward may
     never run. What lies in one path of a switch gets none while another is taken.
     """
-    paths = tuple(f"{join(switch, 'branches')}." for switch in a.switches)
     frozen = ever_frozen(a)
     reached = {
         owner
@@ -95,7 +93,7 @@ def unreached_roots(a: Anatomy) -> frozenset[str]:
         if (owner := a.owners[p.fqn]) is not None
         and p.used
         and a.canonical(p.fqn) not in frozen
-        and not p.fqn.startswith(paths)
+        and not any(within(p.fqn, switch) for switch in a.switches)
     }
     unreached = [root for root in a.roots if root and not any(within(p, root) for p in reached)]
     return frozenset(path for path in a.units if any(within(path, root) for root in unreached))

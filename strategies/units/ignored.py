@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Fsdp1Plan, within
+from fsdpfuzz.case.wrap import WrapDimension
+from fsdpfuzz.errors import CaseError
 from fsdpfuzz.strategies.drawing import Drawing, one_unit
 
 
@@ -14,8 +16,6 @@ def draw(d: Drawing) -> None:
     if d.trains or d.case.ties or not d.chance(50):
         return
     plan, units = d.case.plan, d.a.units
-    if any(unit.precision is not None for unit in plan.units):
-        return
     listed = [unit.path for unit in plan.units]
     by_policy = isinstance(plan, Fsdp1Plan) and plan.wrap != "nested"
     i = listed.index("") if by_policy else d.between(0, len(listed) - 1)
@@ -29,5 +29,14 @@ def draw(d: Drawing) -> None:
     before = d.case
     if inner:
         one_unit(d, "ignored", (d.pick(inner),), unit=i)
-    if not any(owner is not None for owner in d.a.owners.values()):
+    if not any(owner is not None for owner in d.a.owners.values()) or not _fits(d):
         d.case = before
+
+
+def _fits(d: Drawing) -> bool:
+    """Whether the unit's other options go together with it."""
+    try:
+        WrapDimension().check(d.a)
+    except CaseError:
+        return False
+    return True

@@ -57,12 +57,7 @@ class Ignored(Option):
         return "ignored modules"
 
     def check_unit(self, a: Anatomy, unit: Unit, at: str) -> None:
-        """Each is a module of the model, and gets inputs of its own dtype.
-
-        A unit with mixed precision casts what goes into its modules, and not what it ignores.
-        """
-        if unit.ignored and unit.precision is not None:
-            raise CaseError("a unit with mixed precision does not cast what it ignores", path=at)
+        """Each is a module of the model."""
         for i, path in enumerate(unit.ignored):
             if path not in a.by_path:
                 raise CaseError(f"the model has no module {path!r}", path=f"{at}[{i}]")
