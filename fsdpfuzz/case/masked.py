@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
 
-_ALONE = {"world_size": ("1",)}
-
 
 class MaskedDimension(Dimension):
     """No loss, some, or all of those that a backward follows."""
@@ -30,7 +28,6 @@ class MaskedDimension(Dimension):
             about="no, some, all: losses that are exact zeros on one rank, and so its gradients",
             group="Training",
             values=("no", "some", "all"),
-            excludes={"some": _ALONE, "all": _ALONE},
         )
     }
 

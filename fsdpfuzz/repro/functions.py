@@ -57,7 +57,12 @@ def forwards(
     if len(found) < 2:
         return list(statements), None
     body = list(walk(found[0].body))
-    made = [s for s in body if isinstance(s, Do) and s.into and isinstance(s.into[0], Variable)]
+    # What one rank alone does is no part of every forward.
+    made = [
+        s
+        for s in body
+        if isinstance(s, Do) and s.ranks is None and s.into and isinstance(s.into[0], Variable)
+    ]
     inner = [
         _parametrised(do)
         for do in body
@@ -122,6 +127,9 @@ def _shortened(
     )
     placed = False
     for statement in body:
+        if isinstance(statement, Do) and statement.ranks is not None:
+            yield statement
+            continue
         inside = [s for s in walk([statement]) if isinstance(s, Do)]
         known = any(do.into and getattr(do.into[0], "name", "") in own for do in inside)
         if not known and not any(calls(do, "torch.manual_seed") for do in inside):

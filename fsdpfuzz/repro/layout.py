@@ -60,7 +60,8 @@ def _unchained(statements: list[ast.stmt], indent: int) -> list[ast.stmt]:
                     call.args,
                     call.keywords,
                 )
-                out += [first, ast.Expr(moved)]
+                # Modules move in place, tensors do not.
+                out += [first, ast.Assign(statement.targets, moved)]
             case _:
                 out.append(statement)
     return out

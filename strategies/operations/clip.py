@@ -21,7 +21,7 @@ def draw(program: Program) -> None:
     Shrinks towards none, then towards the 2-norm and 1.
     """
     d = program.d
-    if d.apart or not d.trains or not d.chance(6, parity=16):
+    if d.apart or not d.trains or not d.chance(6, parity=10):
         return
     clip = _drawn(program)
     for iteration, a in zip(program.iterations, _plans(program), strict=True):

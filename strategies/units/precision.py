@@ -17,7 +17,7 @@ def draw(d: Drawing) -> None:
     gradient of a gain is a sum over all that it scales, which may cancel but for rounding. What
     a norm makes of a row that was dropped can leave the range of float16.
     """
-    if not d.chance(8, fine_tune=40, memory=40) or d.apart:
+    if not d.chance(6, fine_tune=40, memory=40) or d.apart:
         return
     if any(place.buffers or isinstance(place.node, Dropout | Gain) for place in d.a.places):
         return

@@ -65,6 +65,10 @@ class Checkout:
         return [line for line in self.log.read_text().splitlines() if not line.startswith("-c ")]
 
 
+TOGETHER = "-m pytest -n 2 --dist loadfile -m not alone"
+ALONE = "-m pytest -m alone"
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     checkout = Checkout(tmp_path)
@@ -110,11 +114,12 @@ def test_test_ends_with_pytest(checkout: Checkout) -> None:
         "-m ruff check .",
         "-m ruff format --check .",
         "-m mypy",
-        "-m pytest",
+        TOGETHER,
+        ALONE,
     ]
 
 
-@pytest.mark.parametrize("step", ["-m ruff check .", "-m mypy", "-m pytest"])
+@pytest.mark.parametrize("step", ["-m ruff check .", "-m mypy", TOGETHER, ALONE])
 def test_a_failing_step_fails_test(checkout: Checkout, step: str) -> None:
     assert checkout.make("test", fail=step).returncode == 2
     assert checkout.calls()[-1] == step

@@ -113,7 +113,7 @@ def test_a_python_without_torch_is_named(tmp_path: Path) -> None:
     numpy = tmp_path / "numpy"
     numpy.mkdir()
     (numpy / "__init__.py").write_text("")
-    path = stand_in(tmp_path, f'PYTHONPATH={tmp_path} exec {sys.executable} -S "$@"')
+    path = stand_in(tmp_path, f'PYTHONPATH="{tmp_path}" exec "{sys.executable}" -S "$@"')
     python = interpreter_at(path)
     assert python.torch == ""
     with pytest.raises(MachineError, match=f"torch cannot be imported by {path}"):

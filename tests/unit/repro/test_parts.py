@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fsdpfuzz.repro
+from fsdpfuzz.repro import layout
 from fsdpfuzz.repro.classes import without_options
 from fsdpfuzz.repro.imports import import_lines
 from fsdpfuzz.repro.statements import MANY, merged, rolled
@@ -231,3 +232,10 @@ def test_no_statement_is_edited_as_text() -> None:
         imports = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
         if path.name not in ABOUT_TEXT | {"script.py"}:
             assert "re" not in imports, path.name
+
+
+def test_a_long_call_that_moves_a_tensor_is_no_lost_copy() -> None:
+    """``to`` moves a module in place, and a tensor not."""
+    long = ", ".join(["1"] * 40)
+    text = layout.source(ast.parse(f"x = torch.zeros(({long})).to(dtype)").body)
+    assert text.splitlines() == [f"x = torch.zeros(({long}))", "x = x.to(dtype)"]
