@@ -27,8 +27,10 @@ def test_a_fault_of_replicas(fault: str, api: Api, ranks: int, tmp_path: Path) -
 
 
 def test_a_gradient_that_is_cut_along_another_dimension(tmp_path: Path) -> None:
+    # What is drawn for a seed hangs on the modules loaded by then: Hypothesis takes numbers from
+    # them. One case in about fifty places a parameter so.
     found = found_by(
-        hunt(f"{PLANTS}:gradient_along_rows", tmp_path, number=60), "grad_parity/mismatch/fsdp2"
+        hunt(f"{PLANTS}:gradient_along_rows", tmp_path, number=200), "grad_parity/mismatch/fsdp2"
     )
     case = case_of(found)
     assert linears(case) <= 2
