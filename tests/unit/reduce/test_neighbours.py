@@ -16,10 +16,15 @@ from fsdpfuzz.case import (
     CaseSpec,
     Dense,
     Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
+    Norm,
+    Sequential,
     Simpler,
+    StateDict,
     Switch,
     anatomy,
     as_document,
@@ -27,7 +32,9 @@ from fsdpfuzz.case import (
     digest,
     encode,
     foreseen_rejections,
+    within,
 )
+from fsdpfuzz.case.wrap import Unit
 from fsdpfuzz.reduce import neighbours, simpler
 from fsdpfuzz.seeds import SEEDS
 from fsdpfuzz.strategies import cases
@@ -54,6 +61,12 @@ def fields_changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> set[str]:
     return {name for a, b in pairs for name in changed(a, b)}
 
 
+def within_it(path: str, unit: Unit) -> Unit:
+    """The unit without what it is told to ignore elsewhere: units found by class get it all."""
+    inside = tuple(name for name in unit.ignored if within(name, path))
+    return msgspec.structs.replace(unit, ignored=inside)
+
+
 def things(case: CaseSpec, neighbour: CaseSpec) -> set[str]:
     """In what two cases differ, in words."""
     fields = changed(case, neighbour)
@@ -66,7 +79,10 @@ def things(case: CaseSpec, neighbour: CaseSpec) -> set[str]:
         paths = [[unit.path for unit in plan.units] for plan in (before, after)]
         if shape or paths[0] != paths[1]:
             # Units come or go, or are named in another way; those that stay have what they had.
-            options = [anatomy(c).options for c in (case, neighbour)]
+            options = [
+                {p: within_it(p, u) for p, u in anatomy(c).options.items()}
+                for c in (case, neighbour)
+            ]
             both = options[0].keys() & options[1].keys()
             more = {n for p in both for n in changed(options[0][p], options[1][p])}
             return {"units"} | more - {"path"}  # those found by class have the root's
@@ -127,6 +143,20 @@ def test_each_is_sound_another_case_and_met_once(case: CaseSpec) -> None:
 @given(case=cases(world_sizes=(2, 3)))
 def test_so_it_is_for_whatever_is_drawn(case: CaseSpec) -> None:
     assert_sound(case)
+    assert_in_one_thing(case)
+
+
+def test_a_unit_found_by_class_gives_way_without_what_it_ignores_elsewhere() -> None:
+    case = CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Norm(), Linear(out=1))),
+        inputs=Dense(width=2, batch=1),
+        plan=Fsdp1Plan(
+            units=(Fsdp1Unit(path="", ignored=("1",)),), wrap="module_classes", classes=("norm",)
+        ),
+        program=(StateDict(form="full"),),
+    )
+    assert any(neighbour.words == "ModuleWrapPolicy" for neighbour in simpler(case))
     assert_in_one_thing(case)
 
 
