@@ -33,6 +33,7 @@ from fsdpfuzz.case.checkpoints import (
     recomputed,
     reentrant_scopes,
     reference_recomputes,
+    side_of,
 )
 from fsdpfuzz.case.codec import (
     MAX_FILE_BYTES,
@@ -257,6 +258,7 @@ __all__ = [
     "recomputed",
     "reentrant_scopes",
     "reference_recomputes",
+    "side_of",
     "single_element_units",
     "unit_features",
     "unit_of",
