@@ -236,14 +236,14 @@ class CheckpointsDimension(Dimension):
                 sides.add(side_of(a, checkpoint))
             elif within(path, checkpoint.path):
                 sides.add("around")
-            elif any(within(p.fqn, checkpoint.path) for p in a.owned[path]):
+            elif any(within(fqn, checkpoint.path) for fqn in a.names_in(path)):
                 sides.add("part")
         yield "recomputed", next((s for s in ("around", "inside", "part") if s in sides), "no")
         scopes = reentrant_scopes(a)
         touched = [
             scope
             for at, scope in scopes.items()
-            if within(path, at) or any(within(p.fqn, at) for p in a.owned[path])
+            if within(path, at) or any(within(fqn, at) for fqn in a.names_in(path))
         ]
         yield "reentrant", _worst(touched)
 

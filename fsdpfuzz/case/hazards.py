@@ -197,7 +197,7 @@ class HazardsDimension(Dimension):
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
         yield "identity", on(path in identity_units(a))
         repeats = repeated_places(a)
-        names = (path, *(p.fqn for p in a.owned[path]))
+        names = (path, *a.names_in(path))
         yield "repeated", on(any(within(n, r) and n != r for n in names for r in repeats))
         yield "called", on(path in called_units(a))
 
