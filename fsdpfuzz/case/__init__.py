@@ -33,6 +33,7 @@ from fsdpfuzz.case.checkpoints import (
     recomputed,
     reentrant_scopes,
     reference_recomputes,
+    side_of,
 )
 from fsdpfuzz.case.codec import (
     MAX_FILE_BYTES,
@@ -53,6 +54,7 @@ from fsdpfuzz.case.features import (
     UNIT_FEATURES,
     features,
     foreseen_rejections,
+    needs_gloo,
     needs_gpu,
     parameter_features,
     unit_features,
@@ -247,6 +249,7 @@ __all__ = [
     "lower",
     "mixed_units",
     "most_pending",
+    "needs_gloo",
     "needs_gpu",
     "outermost",
     "own_places",
@@ -257,6 +260,7 @@ __all__ = [
     "recomputed",
     "reentrant_scopes",
     "reference_recomputes",
+    "side_of",
     "single_element_units",
     "unit_features",
     "unit_of",

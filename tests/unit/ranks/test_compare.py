@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from fsdpfuzz.case import EPSILON
 from fsdpfuzz.expect import FLOAT32_EPS
@@ -196,3 +197,14 @@ def test_the_floor_is_the_largest_element_of_all() -> None:
     assert floor_of({"a": torch.tensor([1.0, -7.0]), "b": torch.tensor([[3.0]]), "c": None}) == 7.0
     assert floor_of({"a": None, "b": torch.empty(0)}) == 0.0
     assert floor_of({}) == 0.0
+
+
+def test_all_tensors_of_a_batch_are_compared_on_one_device() -> None:
+    """What FSDP offloads lies on the CPU, a buffer beside it on the GPU."""
+    given = batch()
+    with FakeTensorMode():
+        for name, kind in (("offloaded", "cpu"), ("buffer", "cuda"), ("weight", "cpu")):
+            given.add(name, torch.ones(2, device=kind), torch.ones(2, device=kind))
+        with pytest.raises(DataDependentOutputException):
+            # As far as tensors without values can get.
+            given.finish()
