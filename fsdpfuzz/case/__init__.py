@@ -124,7 +124,13 @@ from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.ties import Tie
 from fsdpfuzz.case.tree import own_places, places_of
 from fsdpfuzz.case.units import OPTIONS, Option, Precision, Sharding
-from fsdpfuzz.case.units.precision import EPSILON, WIDTHS, coarsest, coarsest_buffer
+from fsdpfuzz.case.units.precision import (
+    EPSILON,
+    WIDTHS,
+    cast_buffer,
+    coarsest,
+    coarsest_buffer,
+)
 from fsdpfuzz.case.units.use_orig_params import mixed_units
 from fsdpfuzz.case.variants import Variant, variant_of, variants
 from fsdpfuzz.case.wrap import (
@@ -225,6 +231,7 @@ __all__ = [
     "as_document",
     "by_hand",
     "called_units",
+    "cast_buffer",
     "chain",
     "changes_after_lone_forward",
     "check",

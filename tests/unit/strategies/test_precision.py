@@ -1,0 +1,46 @@
+"""Precision beside what goes wrong in it: buffers, and gradients that are added up."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import CaseSpec, Precision, anatomy, cast_buffer, features, is_sound
+from fsdpfuzz.strategies import cases
+from tests.unit.strategies.minimal import minimal
+from tests.unit.strategies.sample import everything, sample
+
+
+def policies(case: CaseSpec) -> list[Precision]:
+    return [unit.precision for unit in case.plan.units if unit.precision is not None]
+
+
+def buffers(case: CaseSpec) -> list[str]:
+    return [f"{place.path}.{name}" for place in anatomy(case).places for name in place.buffers]
+
+
+def test_it_is_drawn_in_about_a_tenth_of_the_cases() -> None:
+    found = sample("parity").cases
+    assert 0.04 < sum(bool(policies(case)) for case in found) / len(found) < 0.16
+
+
+def test_buffers_are_cast_as_parameters_are() -> None:
+    found = [case for case in everything() if policies(case)]
+    cast = [case for case in found if any(policy.buffer for policy in policies(case))]
+    assert len(cast) > 20
+    assert all(map(is_sound, cast))
+    assert all(policy.buffer == policy.param for case in cast for policy in policies(case))
+    assert all(case in cast for case in found if buffers(case))
+    case = next(c for c in cast if features(c)["lone_forward"] == "no" and c.program)
+    names = {cast_buffer(anatomy(case), name) for name in buffers(case)}
+    assert names == {policies(case)[0].param}
+
+
+def test_gradients_are_added_up_in_a_wider_dtype() -> None:
+    def accumulates(case: CaseSpec) -> bool:
+        wide = any(policy.reduce for policy in policies(case))
+        return wide and features(case)["accumulation"] == "no_sync"
+
+    found = [case for case in everything() if accumulates(case)]
+    assert {case.api for case in found} == {"fsdp1", "fsdp2"}
+    assert len(found) > 0.005 * len(everything())
+    least = minimal(cases(), accumulates)
+    assert [op.kind() for op in least.program] == ["forward", "backward"] * 2 + ["step"]
+    assert minimal(cases()).plan.units[0].precision is None
