@@ -15,6 +15,7 @@ from fsdpfuzz.case.recipe import (
     Value,
     Variable,
     call,
+    literal,
 )
 from fsdpfuzz.expect import adaptive_rounding
 from fsdpfuzz.verdict import Finding
@@ -81,6 +82,9 @@ class ShardEvidence:
     seen: Call
     right: Value
     """Of the tensor in ``whole``."""
+    where: tuple[str, Do] | None
+    """The step of ``steps.judging`` that tells elements by their place in the parameter, and what
+    finds the places; None where the part is all of it."""
 
     def off(self, name: str, allowed: float) -> tuple[Do, ...]:
         """The statements that fill ``wrong`` with the elements that are off."""
@@ -88,6 +92,14 @@ class ShardEvidence:
         if isinstance(right, Call):
             put, right = (*put, Do(call=right, into=(RIGHT,))), RIGHT
         return (*put, *judged("off", name, self.seen, right, allowed))
+
+    def differing(self, name: str, right: Variable) -> tuple[Do, ...]:
+        """The same for elements that are others than those of ``right``, by their places."""
+        put = Do(call=self.seen, into=(SEEN,))
+        if self.where is None:
+            return (put, *judged("whole_off", name, SEEN, right, 0.0))
+        function, places = self.where
+        return (places, put, *judged(function, name, *places.into, SEEN, right))
 
 
 HELD, FLAT, WHOLE = Variable("p"), Variable("flat"), Variable("whole")
@@ -107,13 +119,14 @@ def shard_evidence(a: Anatomy, fqn: str, *, grads: bool, model: str = "model") -
     lacking: tuple[Value, ...] = (True,) if grads else ()
     if owner is None:
         seen = call(f"steps.shards.{step}", HELD, *lacking)
-        return ShardEvidence((kept,), (HELD,), (), seen, WHOLE)
+        return ShardEvidence((kept,), (HELD,), (), seen, WHOLE, None)
     if not a.fsdp1:
         if grads:
             lacking = (Lowering(a).may_lack_grads,)
         seen = call(f"steps.fsdp2.shards.{step}", HELD, *lacking)
         right = call("steps.fsdp2.shards.same_part", WHOLE, HELD)
-        return ShardEvidence((kept,), (HELD,), (), seen, right)
+        offsets = Do(call=call("steps.fsdp2.shards.offsets", HELD), into=(Variable("offsets"),))
+        return ShardEvidence((kept,), (HELD,), (), seen, right, ("part_off", offsets))
     info, flat = Variable("info"), Inside(model, f"{owner}._handle.flat_param".strip("."))
     local = fqn.removeprefix(f"{owner}.") if owner else fqn
     orig = bool(getattr(a.options[owner], "use_orig_params", False))
@@ -129,7 +142,10 @@ def shard_evidence(a: Anatomy, fqn: str, *, grads: bool, model: str = "model") -
     seen = call(f"steps.fsdp1.shards.{step}", HELD, info, orig, *lacking)
     right = call("steps.fsdp1.shards.same_part", WHOLE, info)
     held = (kept, flat) if orig else (flat,)
-    return ShardEvidence(held, (HELD, FLAT) if orig else (HELD,), (first,), seen, right)
+    shape = literal(a.by_fqn[fqn].shape)
+    places = Do(call=call("steps.fsdp1.shards.places", shape, info), into=(Variable("places"),))
+    into = (HELD, FLAT) if orig else (HELD,)
+    return ShardEvidence(held, into, (first,), seen, right, ("flat_off", places))
 
 
 def plain_gradient(a: Anatomy, fqn: str, finding: Finding) -> Value:
