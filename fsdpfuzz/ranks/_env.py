@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from fsdpfuzz.ranks._groups import Groups
 from fsdpfuzz.wire import FlightRecorder
 
 
@@ -22,3 +23,4 @@ class RankEnv:
     folder: Path = Path()
     """The pool's private folder; gone when the pool is."""
     collectives: dict[str, int] = field(default_factory=dict)
+    groups: Groups = field(default_factory=Groups)
