@@ -48,12 +48,14 @@ from fsdpfuzz.case.dimension import APIS, Api, Dimension, Feature, Rejection, Si
 from fsdpfuzz.case.dimensions import DIMENSIONS
 from fsdpfuzz.case.features import (
     FEATURES,
+    NEWER,
     PARAMETER_FEATURES,
     REJECTIONS,
     UNIT_FEATURES,
     features,
     foreseen_rejections,
     needs_gpu,
+    needs_of_torch,
     parameter_features,
     unit_features,
 )
@@ -147,6 +149,7 @@ __all__ = [
     "FLAT",
     "KINDS",
     "MAX_FILE_BYTES",
+    "NEWER",
     "OPERATIONS",
     "OPTIONS",
     "PARAMETER_FEATURES",
@@ -248,6 +251,7 @@ __all__ = [
     "mixed_units",
     "most_pending",
     "needs_gpu",
+    "needs_of_torch",
     "outermost",
     "own_places",
     "parameter_features",

@@ -14,6 +14,7 @@ from fsdpfuzz.case.mem_tracker import MemTrackerDimension
 from fsdpfuzz.case.mesh import MeshDimension
 from fsdpfuzz.case.optimizer import OptimizerDimension
 from fsdpfuzz.case.program import ProgramDimension
+from fsdpfuzz.case.reduce_scatter import ReduceScatterDimension
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.structure import StructureDimension
 from fsdpfuzz.case.ties import TiesDimension
@@ -37,6 +38,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     OptimizerDimension(),
     LossDimension(),
     MaskedDimension(),
+    ReduceScatterDimension(),
     HazardsDimension(),
     WorldSizeDimension(),
 )

@@ -17,6 +17,7 @@ from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.modules import Node
 from fsdpfuzz.case.operations import Op
 from fsdpfuzz.case.optimizer import Optimizer
+from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.case.ties import Tie
 from fsdpfuzz.case.variants import Variant
 from fsdpfuzz.case.wrap import Fsdp1Plan, Plan
@@ -50,6 +51,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     probes: tuple[Probe, ...] = ()
     mesh: Mesh | None = None
     """Replicas and shards; None for all ranks in one dimension."""
+    reduce_scatter: ReduceScatter | None = None
+    """How gradients are reduced (fsdp2); None for PyTorch's defaults."""
 
     @property
     def api(self) -> Api:

@@ -115,6 +115,7 @@ def _proposed(
             backend=machine.backend,
             plant=plant,
             torch=machine.torch,
+            offers=machine.offers,
             output=Path(folder),
             known=known,
             python=python,
@@ -245,6 +246,7 @@ def run_check(
         output=output,
         plant=plant,
         torch=machine.torch,
+        offers=machine.offers,
         python=ranks_on,
     )
     stale = 0

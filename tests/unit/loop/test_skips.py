@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.case import CaseSpec, Fsdp1Plan, Fsdp1Unit, check, digest
-from fsdpfuzz.loop._known import SHARE, reason_to_skip
+from fsdpfuzz.case import (
+    CaseSpec,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    check,
+    digest,
+)
+from fsdpfuzz.case.reduce_scatter import ReduceScatter
+from fsdpfuzz.loop._known import SHARE, lacking_in_torch, reason_to_skip
 from fsdpfuzz.loop._ledger import Ledger
 from tests.unit.loop.standins import Bench, FakeKnown, finding, make_case, verdict_of
 
@@ -49,6 +58,36 @@ def test_what_this_machine_cannot_run_is_never_run(bench: Bench) -> None:
     assert {reason_to_skip(case, (), "nccl") for case in cases} == {None}
     with bench.session(strict=True) as session:
         assert session.skips(cases[0]) == "machine"
+
+
+def kept(case: CaseSpec) -> CaseSpec:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+    return msgspec.structs.replace(case, plan=plan, reduce_scatter=ReduceScatter(buffers=2))
+
+
+def test_what_this_torch_does_not_offer_is_never_run(bench: Bench) -> None:
+    cases = [kept(case) for case in MANY[:40]]
+    offers = (
+        "FSDPModule.set_reduce_scatter_unused_params()",
+        "FSDPModule.set_reduce_scatter_max_input_buffers()",
+    )
+    assert {reason_to_skip(case, (), "gloo") for case in cases} == {"machine"}
+    assert {reason_to_skip(case, (), "nccl", offers) for case in cases} == {None}
+    assert lacking_in_torch(cases[0], ()) == f"a torch with {', '.join(offers)}"
+    assert lacking_in_torch(MANY[0], ()) == lacking_in_torch(cases[0], offers) == ""
+    with bench.session(strict=True) as session:
+        assert session.skips(cases[0]) == "machine"
+        session.begin(cases[0])
+        verdict = session.examine(cases[0]).verdict
+    assert (verdict.status, verdict.reason) == (
+        "rejected",
+        f"it needs a torch with {', '.join(offers)}",
+    )
+    assert bench.runs == {}
+    with bench.session(offers=offers) as session:
+        assert session.skips(cases[0]) is None
+        session.examine(cases[0])
+    assert set(bench.runs) == {digest(cases[0])}
 
 
 def skipping(bench: Bench, **settings: object) -> tuple[Ledger, list[CaseSpec]]:
