@@ -8,6 +8,7 @@ from fsdpfuzz.case.dimension import Dimension
 from fsdpfuzz.case.freezing import FreezingDimension
 from fsdpfuzz.case.hazards import HazardsDimension
 from fsdpfuzz.case.inputs import InputsDimension
+from fsdpfuzz.case.keep_unsharded_storage import KeepUnshardedStorageDimension
 from fsdpfuzz.case.loss import LossDimension
 from fsdpfuzz.case.masked import MaskedDimension
 from fsdpfuzz.case.mem_tracker import MemTrackerDimension
@@ -39,6 +40,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     LossDimension(),
     MaskedDimension(),
     ReduceScatterDimension(),
+    KeepUnshardedStorageDimension(),
     HazardsDimension(),
     WorldSizeDimension(),
 )

@@ -53,6 +53,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """Replicas and shards; None for all ranks in one dimension."""
     reduce_scatter: ReduceScatter | None = None
     """How gradients are reduced (fsdp2); None for PyTorch's defaults."""
+    keep_unsharded_storage: bool = False
+    """``set_keep_unsharded_storage`` (fsdp2)."""
 
     @property
     def api(self) -> Api:

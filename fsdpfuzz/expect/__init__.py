@@ -8,6 +8,7 @@ from __future__ import annotations
 from fsdpfuzz.expect.bytes import (
     grad_bytes,
     grads_known,
+    kept_bytes,
     managed_bytes,
     settled,
     shard_bytes,
@@ -45,6 +46,7 @@ __all__ = [
     "grad_bytes",
     "grads_known",
     "is_cut",
+    "kept_bytes",
     "managed_bytes",
     "may_stay_whole",
     "measured",

@@ -30,6 +30,7 @@ from fsdpfuzz.case import (
 from fsdpfuzz.case.recipe import Call, Do, values, walk
 from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.errors import CaseError
+from fsdpfuzz.expect import kept_bytes, shard_bytes, whole_bytes
 from fsdpfuzz.reduce import simpler
 from fsdpfuzz.repro import Context, render
 from tests.meta.imports import REPOSITORY
@@ -44,6 +45,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"reduce_scatter": ALL},
         {"set_reduce_scatter_unused_params", "set_reduce_scatter_max_input_buffers"},
     ),
+    "keep_unsharded_storage": ({"keep_unsharded_storage": True}, {"set_keep_unsharded_storage"}),
 }
 
 
@@ -131,6 +133,16 @@ def test_zero_gradients_go_with_an_optimizer_that_takes_them_as_none(
     else:
         with pytest.raises(CaseError, match="zero"):
             check(case)
+
+
+def test_kept_memory_is_counted() -> None:
+    a = anatomy(having("keep_unsharded_storage"))
+    numel = sum(p.numel for p in a.parameters)
+    assert kept_bytes(a) == 4 * numel
+    assert kept_bytes(a) <= whole_bytes(a, a.units)
+    assert shard_bytes(a) == shard_bytes(anatomy(PLAIN))
+    uncalled = make(fsdp2("", "0"), model=MODEL, program=())
+    assert kept_bytes(anatomy(having("keep_unsharded_storage", uncalled))) == 0
 
 
 def test_all_of_it_is_on_the_list_of_what_torch_offers() -> None:

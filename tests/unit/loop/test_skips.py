@@ -13,7 +13,6 @@ from fsdpfuzz.case import (
     check,
     digest,
 )
-from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.loop._known import SHARE, lacking_in_torch, reason_to_skip
 from fsdpfuzz.loop._ledger import Ledger
 from tests.unit.loop.standins import Bench, FakeKnown, finding, make_case, verdict_of
@@ -62,27 +61,21 @@ def test_what_this_machine_cannot_run_is_never_run(bench: Bench) -> None:
 
 def kept(case: CaseSpec) -> CaseSpec:
     plan = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
-    return msgspec.structs.replace(case, plan=plan, reduce_scatter=ReduceScatter(buffers=2))
+    return msgspec.structs.replace(case, plan=plan, keep_unsharded_storage=True)
 
 
 def test_what_this_torch_does_not_offer_is_never_run(bench: Bench) -> None:
     cases = [kept(case) for case in MANY[:40]]
-    offers = (
-        "FSDPModule.set_reduce_scatter_unused_params()",
-        "FSDPModule.set_reduce_scatter_max_input_buffers()",
-    )
+    offers = ("FSDPModule.set_keep_unsharded_storage()",)
     assert {reason_to_skip(case, (), "gloo") for case in cases} == {"machine"}
     assert {reason_to_skip(case, (), "nccl", offers) for case in cases} == {None}
-    assert lacking_in_torch(cases[0], ()) == f"a torch with {', '.join(offers)}"
+    assert lacking_in_torch(cases[0], ()) == f"a torch with {offers[0]}"
     assert lacking_in_torch(MANY[0], ()) == lacking_in_torch(cases[0], offers) == ""
     with bench.session(strict=True) as session:
         assert session.skips(cases[0]) == "machine"
         session.begin(cases[0])
         verdict = session.examine(cases[0]).verdict
-    assert (verdict.status, verdict.reason) == (
-        "rejected",
-        f"it needs a torch with {', '.join(offers)}",
-    )
+    assert (verdict.status, verdict.reason) == ("rejected", f"it needs a torch with {offers[0]}")
     assert bench.runs == {}
     with bench.session(offers=offers) as session:
         assert session.skips(cases[0]) is None

@@ -209,13 +209,15 @@ def test_a_torch_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_torch_without_what_newer_ones_have(monkeypatch: pytest.MonkeyPatch) -> None:
     import msgspec
 
-    name = "FSDPModule.set_reduce_scatter_max_input_buffers()"
+    name = "FSDPModule.set_keep_unsharded_storage()"
     lacking = msgspec.structs.replace(CPU, features={**ALL, name: False})
     monkeypatch.setattr(doctor, "probe_machine", lambda _python: lacking)
     diagnosis = told()
     assert diagnosis.missing == ()
-    assert state(diagnosis)["reduce_scatter"] == "note"
-    (one,) = (item for item in diagnosis.skipped if item.what == "cases with reduce_scatter")
+    assert state(diagnosis)["keep_unsharded_storage"] == "note"
+    (one,) = (
+        item for item in diagnosis.skipped if item.what == "cases with keep_unsharded_storage"
+    )
     assert one.why == f"torch 2.13.0+cpu has no {name}"
 
 

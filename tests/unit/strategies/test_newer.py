@@ -13,6 +13,7 @@ from tests.unit.strategies.sample import drawn, sample
 OFFERED = {
     "unused_reduced": {"off", "on"},
     "reduce_buffers": {"one", "more"},
+    "keep_unsharded_storage": {"off", "on"},
 }
 
 
@@ -32,6 +33,7 @@ def test_it_is_not_drawn_elsewhere_and_nothing_else_changes() -> None:
     offered = drawn(cases(offers=tuple(NEWER)), 150).cases
     plain = {
         "reduce_scatter": None,
+        "keep_unsharded_storage": False,
     }
     alike = [
         msgspec.structs.replace(new, **plain, optimizer=old.optimizer) == old
