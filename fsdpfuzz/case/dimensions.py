@@ -5,6 +5,7 @@ from __future__ import annotations
 from fsdpfuzz.case.checkpoints import CheckpointsDimension
 from fsdpfuzz.case.debug_level import DebugLevelDimension
 from fsdpfuzz.case.dimension import Dimension
+from fsdpfuzz.case.finalization import FinalizationDimension
 from fsdpfuzz.case.freezing import FreezingDimension
 from fsdpfuzz.case.hazards import HazardsDimension
 from fsdpfuzz.case.inputs import InputsDimension
@@ -41,6 +42,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     MaskedDimension(),
     ReduceScatterDimension(),
     KeepUnshardedStorageDimension(),
+    FinalizationDimension(),
     HazardsDimension(),
     WorldSizeDimension(),
 )

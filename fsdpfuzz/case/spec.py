@@ -10,6 +10,7 @@ from fsdpfuzz.case.base import ParameterName, Part, Seed
 from fsdpfuzz.case.checkpoints import Checkpoint
 from fsdpfuzz.case.debug_level import DebugLevel
 from fsdpfuzz.case.dimension import Api
+from fsdpfuzz.case.finalization import Finalization
 from fsdpfuzz.case.inputs import Inputs
 from fsdpfuzz.case.loss import Loss
 from fsdpfuzz.case.mem_tracker import Probe
@@ -55,6 +56,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """How gradients are reduced (fsdp2); None for PyTorch's defaults."""
     keep_unsharded_storage: bool = False
     """``set_keep_unsharded_storage`` (fsdp2)."""
+    finalization: Finalization = "automatic"
+    """How a backward is finished (fsdp2)."""
 
     @property
     def api(self) -> Api:

@@ -46,6 +46,14 @@ OPTIONS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"set_reduce_scatter_unused_params", "set_reduce_scatter_max_input_buffers"},
     ),
     "keep_unsharded_storage": ({"keep_unsharded_storage": True}, {"set_keep_unsharded_storage"}),
+    "manual": (
+        {"finalization": "manual"},
+        {"set_manual_backward_finalization", "finalize_backward"},
+    ),
+    "async": (
+        {"finalization": "async"},
+        {"set_manual_backward_finalization", "finalize_backward", "wait"},
+    ),
 }
 
 
@@ -109,6 +117,16 @@ def test_the_case_without_it_is_simpler(name: str) -> None:
         steps += 1
     assert steps <= 2
     assert features(having(name)) != features(PLAIN)
+
+
+def test_a_backward_that_does_not_synchronise_is_not_finished() -> None:
+    assert calls_of(having("manual")).count("finalize_backward") == 1
+
+
+def test_a_part_that_is_called_alone_would_be_a_root_of_its_own() -> None:
+    case = make(fsdp2("", "0"), model=MODEL, program=(Forward(target="0"), Backward()))
+    with pytest.raises(CaseError, match="part of the model"):
+        check(having("manual", case))
 
 
 @pytest.mark.parametrize(

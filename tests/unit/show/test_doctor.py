@@ -215,6 +215,7 @@ def test_a_torch_without_what_newer_ones_have(monkeypatch: pytest.MonkeyPatch) -
     diagnosis = told()
     assert diagnosis.missing == ()
     assert state(diagnosis)["keep_unsharded_storage"] == "note"
+    assert state(diagnosis)["finalization"] == "ok"
     (one,) = (
         item for item in diagnosis.skipped if item.what == "cases with keep_unsharded_storage"
     )

@@ -14,6 +14,7 @@ OFFERED = {
     "unused_reduced": {"off", "on"},
     "reduce_buffers": {"one", "more"},
     "keep_unsharded_storage": {"off", "on"},
+    "finalization": {"automatic", "manual", "async"},
 }
 
 
@@ -34,6 +35,7 @@ def test_it_is_not_drawn_elsewhere_and_nothing_else_changes() -> None:
     plain = {
         "reduce_scatter": None,
         "keep_unsharded_storage": False,
+        "finalization": "automatic",
     }
     alike = [
         msgspec.structs.replace(new, **plain, optimizer=old.optimizer) == old
