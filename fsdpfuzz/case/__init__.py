@@ -49,6 +49,7 @@ from fsdpfuzz.case.dimension import APIS, Api, Dimension, Feature, Rejection, Si
 from fsdpfuzz.case.dimensions import DIMENSIONS
 from fsdpfuzz.case.features import (
     FEATURES,
+    NEWER,
     PARAMETER_FEATURES,
     REJECTIONS,
     UNIT_FEATURES,
@@ -56,6 +57,7 @@ from fsdpfuzz.case.features import (
     foreseen_rejections,
     needs_gloo,
     needs_gpu,
+    needs_of_torch,
     parameter_features,
     unit_features,
 )
@@ -155,6 +157,7 @@ __all__ = [
     "FLAT",
     "KINDS",
     "MAX_FILE_BYTES",
+    "NEWER",
     "OPERATIONS",
     "OPTIONS",
     "PARAMETER_FEATURES",
@@ -259,6 +262,7 @@ __all__ = [
     "most_pending",
     "needs_gloo",
     "needs_gpu",
+    "needs_of_torch",
     "outermost",
     "own_places",
     "parameter_features",

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fsdpfuzz.case.anatomy import Anatomy
+from fsdpfuzz.case.finalization import finished
 from fsdpfuzz.case.inputs import Dense
 from fsdpfuzz.case.modules import Child, Sequential
 from fsdpfuzz.case.operations import (
@@ -234,6 +235,7 @@ class Lowering:
         self._pending = 0
         if self._unreduced:
             return
+        yield from finished(self.a)
         parameters = call(".parameters", MODEL)
         if self.unmanaged:
             parameters = call("steps.names.others", _NAMED, literal(self.unmanaged))

@@ -10,6 +10,7 @@ from fsdpfuzz.case.base import ParameterName, Part, Seed
 from fsdpfuzz.case.checkpoints import Checkpoint
 from fsdpfuzz.case.debug_level import DebugLevel
 from fsdpfuzz.case.dimension import Api
+from fsdpfuzz.case.finalization import Finalization
 from fsdpfuzz.case.inputs import Inputs
 from fsdpfuzz.case.loss import Loss
 from fsdpfuzz.case.mem_tracker import Probe
@@ -17,6 +18,7 @@ from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.modules import Node
 from fsdpfuzz.case.operations import Op
 from fsdpfuzz.case.optimizer import Optimizer
+from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.case.ties import Tie
 from fsdpfuzz.case.variants import Variant
 from fsdpfuzz.case.wrap import Fsdp1Plan, Plan
@@ -50,6 +52,12 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     probes: tuple[Probe, ...] = ()
     mesh: Mesh | None = None
     """Replicas and shards; None for all ranks in one dimension."""
+    reduce_scatter: ReduceScatter | None = None
+    """How gradients are reduced (fsdp2); None for PyTorch's defaults."""
+    keep_unsharded_storage: bool = False
+    """``set_keep_unsharded_storage`` (fsdp2)."""
+    finalization: Finalization = "automatic"
+    """How a backward is finished (fsdp2)."""
 
     @property
     def api(self) -> Api:

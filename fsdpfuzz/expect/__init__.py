@@ -9,6 +9,7 @@ from fsdpfuzz.expect.accumulated import waiting_bytes
 from fsdpfuzz.expect.bytes import (
     grad_bytes,
     grads_known,
+    kept_bytes,
     managed_bytes,
     settled,
     shard_bytes,
@@ -46,6 +47,7 @@ __all__ = [
     "grad_bytes",
     "grads_known",
     "is_cut",
+    "kept_bytes",
     "managed_bytes",
     "may_stay_whole",
     "measured",

@@ -23,6 +23,7 @@ from fsdpfuzz.case import (
     RequiresGrad,
     Step,
     ZeroGrad,
+    called_units,
 )
 from fsdpfuzz.case.units.shard_placement import sharded_dims
 
@@ -64,6 +65,18 @@ def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
             dim = dims.get(p.fqn, 0)
             total += ranks * _chunk(p, dim, ranks) + (p.numel if dim else 0)
     return ITEM * total
+
+
+def kept_bytes(a: Anatomy) -> int:
+    """The least that units add for good which keep the memory of whole parameters."""
+    total, called = 0, called_units(a)
+    if a.switches or a.case.ties or any(op.renews for op in a.case.program):
+        called = frozenset()  # nothing is certain
+    for owner in called:
+        precision = a.options[owner].precision
+        width = WIDTHS[(precision and precision.param) or "float32"]
+        total += width * sum(p.numel for p in a.owned[owner])
+    return total
 
 
 def managed_bytes(a: Anatomy) -> int:
