@@ -13,6 +13,7 @@ from fsdpfuzz.errors import ContractError
 from fsdpfuzz.invariants.agreement import AGREEMENT, is_rejection
 from fsdpfuzz.invariants.base import Invariant, broken, tolerance
 from fsdpfuzz.invariants.clip import CLIP
+from fsdpfuzz.invariants.collectives import COLLECTIVES
 from fsdpfuzz.invariants.evidence import Evidence
 from fsdpfuzz.invariants.hooks import HOOKS
 from fsdpfuzz.invariants.memory import MEMORY
@@ -45,6 +46,7 @@ REGISTRY: dict[str, Invariant] = _by_name(
         *HOOKS,
         *STATE_DICT,
         *MEMORY,
+        *COLLECTIVES,
     )
 )
 """In order of blame: what stands first explains what comes later."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -70,6 +70,13 @@ def far(what: str, seen: int, right: int, part: float, least: int) -> list[str]:
     """Whether a number is off by more than a part of the right one, and more than ``least``."""
     near = abs(seen - right) <= max(part * right, least)
     return [] if near else [f"{what}: {seen}, but should be about {right}"]
+
+
+def late(issued: Sequence[str], first: str, then: str) -> list[str]:
+    """Whether one collective comes after another that it should come before."""
+    if issued.index(first) < issued.index(then):
+        return []
+    return [f"{first}: after {then}, but should be before it"]
 
 
 def among(seen: Collection[str], names: Collection[str], text: str) -> list[str]:

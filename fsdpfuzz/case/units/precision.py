@@ -74,6 +74,12 @@ class PrecisionOption(Option):
         return "mixed precision"
 
 
+def reduced_in(unit: Unit) -> Dtype | None:
+    """The dtype in which a unit reduces gradients, where it says so."""
+    precision = unit.precision
+    return None if precision is None else precision.reduce or precision.param
+
+
 def coarsest(plan: Plan) -> Dtype:
     """The coarsest dtype that a plan lets take part."""
     names: list[Dtype] = ["float32"]
@@ -82,6 +88,11 @@ def coarsest(plan: Plan) -> Dtype:
             given = (unit.precision.param, unit.precision.reduce, unit.precision.buffer)
             names += [name for name in given if name is not None]
     return max(names, key=lambda name: EPSILON[name])
+
+
+def computed_in(unit: Unit) -> Dtype | None:
+    """The dtype in which a unit gathers its parameters and computes, where it says so."""
+    return None if unit.precision is None else unit.precision.param
 
 
 def coarsest_buffer(a: Anatomy) -> Dtype | None:
