@@ -10,8 +10,8 @@ the next unit in backward is gathered before the present one's gradients are red
 
 Nothing is promised
 - of a parameter in two units, of a unit that returns its very input, or of one shard only;
-- where ranks take different paths, and from a call of anything but the root, or a forward whose
-  loss is thrown away, on;
+- where ranks take different paths, and from a call of anything but the root, a forward whose loss
+  is thrown away, or a change of ``requires_grad`` while a unit is whole, on;
 - of reentrant checkpoints that recompute anything but whole units.
 
 Only bounds hold for units that are called several times before a backward, for those that
@@ -132,6 +132,7 @@ class _Follower:
         self._compared: set[str] = set()
         """Roots (fsdp1) that no longer compare the order of their ranks."""
         self._sync = True
+        self._trained: dict[str, bool] = {}
 
     def follow(self, rank: int) -> Iterator[tuple[int, Traffic]]:
         a = self._a
@@ -152,9 +153,12 @@ class _Follower:
                 if self._changes_dtype(now):
                     return
                 yield i, self._backward()
+            elif now.trained != self._trained and set(self._state.values()) - {SHARDED}:
+                return  # fsdp2 does not tell units that are whole
             else:
                 # Units that are whole may be sharded by whoever looks into them.
                 self._state = {p: s if s == SHARDED else EITHER for p, s in self._state.items()}
+            self._trained = dict(now.trained)
 
     def _promises(self) -> bool:
         """Whether anything is promised under the present plan."""
@@ -346,15 +350,16 @@ class _Follower:
     def _ended(self, path: str, calls: UnitCalls, reached: set[str]) -> None:
         """The state in which a backward leaves a unit."""
         unit, state = self._now.options[path], self._state.get(path, SHARDED)
+        again = self._called_again(path, calls)
         if self._root(path) not in reached:
-            self._state[path] = SHARDED if state == SHARDED else EITHER
+            self._state[path] = SHARDED if state == SHARDED and not again else EITHER
         elif not isinstance(unit, Fsdp1Unit):
             self._state[path] = SHARDED
             self._on_fewer.discard(path)
         elif calls.recorded and calls.reached == calls.recorded:
             kept = not self._sync and path in kept_whole(self._now)
             self._state[path] = WHOLE if kept else SHARDED
-        elif state != SHARDED or self._called_again(path, calls):
+        elif state != SHARDED or again:
             self._state[path] = EITHER
 
     def _root(self, path: str) -> str:

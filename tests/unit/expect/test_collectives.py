@@ -276,6 +276,21 @@ def test_after_the_wrong_calls_fsdp2_gathers_in_vain() -> None:
     assert found[2] == {SIX: "at least 1", FIVE: "at least 1", **once(TWELVE, TEN)}
 
 
+def test_a_root_that_backward_passes_by_may_stay_as_recomputation_left_it() -> None:
+    plan, frozen = second("0", "1", reshard_after_forward=True), ("0.weight", "0.bias")
+    found = numbers(promised(plan, ITERATION * 2, frozen=frozen))
+    assert found[2] == once(SIX, FIVE)
+    again = (Checkpoint(path=""),)
+    found = numbers(promised(plan, ITERATION * 2, frozen=frozen, checkpoints=again))
+    assert found[2] == {SIX: "0 to 1", FIVE: "1"}
+
+
+def test_nothing_is_promised_once_a_whole_unit_is_thawed() -> None:
+    thaw = RequiresGrad(parameters=("0.weight",), value=True)
+    program = (Forward(grad=False), thaw, *ITERATION)
+    assert set(promised(second("0", ""), program, frozen=("0.weight",))) == {0}
+
+
 def nothing_promised() -> Iterable[dict[int, Traffic]]:
     tie = Tie(source="0.weight", target="1.weight")
     square = Sequential(children=(Linear(out=2), Linear(out=2)))
