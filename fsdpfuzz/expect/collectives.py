@@ -83,7 +83,8 @@ class Traffic:
     units: dict[str, str] = field(default_factory=dict)
     """A unit of which each one can be."""
     order: tuple[str, ...] = ()
-    """All-gathers in the order of the units' calls; empty where nothing is promised of it."""
+    """All-gathers, all different, in the order of the units' calls; empty where nothing is promised
+    of it."""
     early: tuple[tuple[str, str], ...] = ()
     """Prefetches: pairs of which the first comes before the second."""
 
@@ -203,7 +204,7 @@ class _Follower:
                 certain &= number != EITHER
                 self._state[path] = self._after_forward(path)
             self._compares(path, 1, found)
-        if certain:
+        if certain and len(set(gathers)) == len(gathers):
             found.order = tuple(gathers)
         if op.grad:
             self._pending.add(made)

@@ -252,6 +252,9 @@ def test_forward_gathers_in_the_order_of_calls() -> None:
     assert promised(first("0", "1", ""))[0].order == (SIX, FIVE)
     assert promised(second("0", ""))[0].order == (FIVE, SIX)
     assert promised(second("body", ""), model=AGAIN)[0].order == ()
+    # Which of two equal ones comes first nobody can tell.
+    square = Sequential(children=(Linear(out=2), Linear(out=2)))
+    assert promised(second("0", "1"), model=square)[0].order == ()
 
 
 def test_backward_gathers_the_next_unit_before_it_reduces() -> None:
@@ -265,7 +268,6 @@ def test_backward_gathers_the_next_unit_before_it_reduces() -> None:
         assert promised(plan, (Forward(grad=False), *ITERATION))[2].early == ()
         assert promised(plan, (Forward(sync=False), Backward()))[1].early == ()
     assert promised(first("0", "1", "", backward_prefetch=None))[1].early == ()
-    # Which of two equal collectives comes first nobody can tell.
     square = Sequential(children=(Linear(out=2), Linear(out=2), Linear(out=2)))
     pairs = promised(second("0", "1", "2", ""), model=square)[1].early
     assert pairs == ()
