@@ -154,6 +154,8 @@ class _Follower:
                 if self._changes_dtype(now):
                     return
                 yield i, self._backward()
+            elif self._on_fewer:
+                return  # whoever looks into them may shard them over all ranks
             elif now.trained != self._trained and set(self._state.values()) - {SHARDED}:
                 return  # fsdp2 does not tell units that are whole
             else:
