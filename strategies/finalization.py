@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fsdpfuzz.case import Forward
+from fsdpfuzz.case import calls_below_the_root
 from fsdpfuzz.strategies.drawing import Drawing
 
 if TYPE_CHECKING:
@@ -19,6 +19,6 @@ def draw(d: Drawing) -> None:
     Not where a part of the model is called on its own, nor where ranks part.
     """
     wanted, how = d.chance(8), d.pick(_BY_HAND)
-    alone = any(isinstance(op, Forward) and op.target for op in d.case.program)
+    alone = calls_below_the_root(d.case.program)
     if wanted and not (d.a.fsdp1 or d.apart or alone):
         d.put(finalization=how)

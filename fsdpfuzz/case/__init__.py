@@ -117,7 +117,12 @@ from fsdpfuzz.case.operations import (
     Step,
     ZeroGrad,
 )
-from fsdpfuzz.case.operations.forward import calls_by_the_book, most_pending, stands_alone
+from fsdpfuzz.case.operations.forward import (
+    calls_below_the_root,
+    calls_by_the_book,
+    most_pending,
+    stands_alone,
+)
 from fsdpfuzz.case.operations.requires_grad import changes_after_lone_forward
 from fsdpfuzz.case.optimizer import Optimizer
 from fsdpfuzz.case.paths import depth, innermost, join, outermost, within
@@ -234,6 +239,7 @@ __all__ = [
     "as_document",
     "by_hand",
     "called_units",
+    "calls_below_the_root",
     "calls_by_the_book",
     "cast_buffer",
     "chain",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
-from fsdpfuzz.case.operations import Forward
+from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Value, call
 from fsdpfuzz.errors import CaseError
 
@@ -60,7 +60,7 @@ class FinalizationDimension(Dimension):
             return
         if a.fsdp1:
             raise CaseError("an option of fsdp2 alone", path=at)
-        if any(isinstance(op, Forward) and op.target for op in case.program):
+        if calls_below_the_root(case.program):
             raise CaseError("it goes with no forward of a part of the model", path=at)
 
     def told(self, a: Anatomy, root: Value) -> Iterator[Do]:

@@ -21,7 +21,7 @@ from fsdpfuzz.case.operations import (
     Step,
     ZeroGrad,
 )
-from fsdpfuzz.case.operations.forward import most_pending
+from fsdpfuzz.case.operations.forward import calls_below_the_root, most_pending
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -109,7 +109,7 @@ class Lowering:
             not used - never
             or any(c.reentrant for c in a.case.checkpoints)
             or any(isinstance(op, Flip) for op in ops)
-            or any(isinstance(op, Forward) and op.target for op in ops)
+            or calls_below_the_root(ops)
         )
 
     @cached_property
@@ -122,7 +122,7 @@ class Lowering:
             or any(isinstance(op, RequiresGrad) for op in a.case.program)
             or bool(a.switches)
             or any(not p.used for p in a.parameters)
-            or any(isinstance(op, Forward) and op.target for op in a.case.program)
+            or calls_below_the_root(a.case.program)
         )
 
     @cached_property

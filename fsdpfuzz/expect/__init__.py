@@ -5,7 +5,6 @@ Arithmetic on the case alone. Invariants hold what the ranks saw against it.
 
 from __future__ import annotations
 
-from fsdpfuzz.expect.accumulated import waiting_bytes
 from fsdpfuzz.expect.bytes import (
     grad_bytes,
     grads_known,
@@ -15,6 +14,7 @@ from fsdpfuzz.expect.bytes import (
     shard_bytes,
     steps_after_backward,
     unit_numel,
+    waiting_bytes,
     whole_bytes,
 )
 from fsdpfuzz.expect.collectives import ANY, KINDS, WHOLE, Bounds, Traffic, collective, traffic
