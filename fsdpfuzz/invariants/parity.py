@@ -18,6 +18,7 @@ from fsdpfuzz.invariants.base import (
     variant_name,
 )
 from fsdpfuzz.invariants.evidence import (
+    PLAIN,
     RIGHT,
     SEEN,
     WHOLE,
@@ -126,15 +127,21 @@ class GradParity(Parity):
         if finding.quantity == "input_grad":
             return self._of_an_input(a, finding)
         name = a.canonical(finding.name)
-        shard = shard_evidence(a, name, grads=True)
+        right: Value = plain_gradient(a, name, finding)
+        other = WHOLE
+        whole: Value = WHOLE
+        if not a.fsdp1 and isinstance(right, Inside):
+            # Where FSDP has the parameter itself, both trainings end with the same statement.
+            right, other, whole = None, PLAIN, Inside(PLAIN.name, "grad")
+        shard = shard_evidence(a, name, grads=True, whole=whole)
         return Evidence(
             last=finding.op,
             against="reference",
             seen=shard.kept,
-            right=plain_gradient(a, name, finding),
+            right=right,
             judge=shard.off(f"gradient of {name}", bound(finding)),
             into=shard.into,
-            other=WHOLE,
+            other=other,
         )
 
     def _of_an_input(self, a: Anatomy, finding: Finding) -> Evidence:
