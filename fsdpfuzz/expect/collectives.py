@@ -12,7 +12,8 @@ Nothing is promised
 - of a parameter in two units, of a unit that returns its very input, or of one shard only;
 - where ranks take different paths, and from a call of anything but the root, a forward whose loss
   is thrown away, or a change of ``requires_grad`` while a unit is whole, on;
-- of reentrant checkpoints that recompute anything but whole units.
+- of reentrant checkpoints that recompute anything but whole units;
+- where parameters without a gradient are reduced as zeros, as often as FSDP looks at a unit.
 
 Only bounds hold for units that are called several times before a backward, for those that
 backward does not reach, and for fsdp1's units in a recomputed region: there the next forward, and
@@ -168,8 +169,10 @@ class _Follower:
         a = self._now
         managing = [path for path in a.units if a.managed.get(path)]
         scopes = reentrant_scopes(a)
+        told = a.case.reduce_scatter
         return not (
             a.split_ties
+            or (told is not None and told.unused)
             or identity_units(a)
             or any(a.shards(path) == 1 for path in managing)
             or any(scope != "whole" for scope in scopes.values())

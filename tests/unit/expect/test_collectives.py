@@ -31,6 +31,7 @@ from fsdpfuzz.case import (
     anatomy,
 )
 from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.case.units import Precision
 from fsdpfuzz.expect import Traffic, traffic
 
@@ -304,10 +305,13 @@ def nothing_promised() -> Iterable[dict[int, Traffic]]:
     yield promised(first("0", ""), (Forward(target="0"), *ITERATION))
     part = Sequential(children=(Sequential(children=(Linear(out=3), Activation())), Linear(out=2)))
     yield promised(first(""), model=part, checkpoints=(Checkpoint(path="0", reentrant=True),))
+    yield promised(second("0", ""), reduce_scatter=ReduceScatter(unused=True))
 
 
 def test_nothing_is_promised_where_fsdp_promises_nothing() -> None:
-    assert list(nothing_promised()) == [{}] * 6
+    assert list(nothing_promised()) == [{}] * 7
+    buffers = ReduceScatter(buffers=2)
+    assert promised(second("0", ""), reduce_scatter=buffers) == promised(second("0", "")) != {}
 
 
 def test_of_steps_nothing_is_said() -> None:

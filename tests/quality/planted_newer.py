@@ -1,0 +1,43 @@
+"""Faults of options that newer releases of torch have, where FSDP itself would have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+
+from fsdpfuzz.ranks._env import RankEnv
+
+
+def unused_parameters_get_ones(_: RankEnv) -> None:
+    """In place of zeros."""
+    zeros = FSDPParam.unsharded_zero_grad_data.fget  # type: ignore[attr-defined]
+    _put(FSDPParam, "unsharded_zero_grad_data", property(lambda self: torch.ones_like(zeros(self))))
+
+
+def whole_parameters_are_freed(_: RankEnv) -> None:
+    """Whatever FSDP was told."""
+    to_sharded = FSDPParam.to_sharded
+
+    def freeing(self: Any) -> None:
+        to_sharded(self)
+        self.free_unsharded_param()
+
+    _put(FSDPParam, "to_sharded", freeing)
+
+
+def what_autograd_left_is_not_finished(_: RankEnv) -> None:
+    """Units that no hook of a backward reached are left as they are."""
+
+    def waiting(self: Any, *, wait_for_gradient_reduction: bool = True) -> None:
+        if wait_for_gradient_reduction:
+            self.wait_for_gradient_reduction()
+
+    _put(FSDPState, "finalize_backward", waiting)
+
+
+def _put(owner: Any, name: str, value: object) -> None:
+    getattr(owner, name)  # a plant in a place that is gone would test nothing
+    setattr(owner, name, value)

@@ -1,0 +1,67 @@
+"""A fault in an option that newer releases of torch have shows where a case has the option."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Forward,
+    Idle,
+    Linear,
+    Optimizer,
+    Sequential,
+    Step,
+    chain,
+    check,
+    needs_of_torch,
+)
+from fsdpfuzz.case.anatomy import anatomy
+from fsdpfuzz.case.reduce_scatter import ReduceScatter
+from fsdpfuzz.invariants import judge
+from fsdpfuzz.pool import Pool
+from fsdpfuzz.ranks._machine_probe import public
+
+CHAIN = chain("fsdp2", (3, 4, 2), (0,), 2, (Forward(), Backward(), Step()))
+UNUSED = msgspec.structs.replace(
+    CHAIN,
+    model=Sequential(children=(Linear(out=4), Idle(), Linear(out=2))),
+    optimizer=Optimizer(momentum=0.0),
+)
+replace = msgspec.structs.replace
+FAULTS: dict[str, tuple[CaseSpec, CaseSpec, str]] = {
+    "unused_parameters_get_ones": (
+        replace(UNUSED, reduce_scatter=ReduceScatter(unused=True, buffers=2)),
+        UNUSED,
+        "grad_parity/mismatch/fsdp2",
+    ),
+    "whole_parameters_are_freed": (
+        replace(CHAIN, keep_unsharded_storage=True),
+        CHAIN,
+        "shard_bytes/mismatch/fsdp2",
+    ),
+    "what_autograd_left_is_not_finished": (
+        replace(CHAIN, finalization="manual"),
+        CHAIN,
+        "grad_parity/mismatch/fsdp2",
+    ),
+}
+
+
+def found_in(case: CaseSpec, plant: str | None) -> list[str]:
+    with Pool(2, "gloo", plant=plant) as pool:
+        return [finding.key for finding in judge(case, pool.run(case)).findings]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_shows_where_the_option_is_told(name: str) -> None:
+    case, without, key = FAULTS[name]
+    check(case)
+    if lacks := [needed for needed in needs_of_torch(anatomy(case)) if not public(needed)]:
+        pytest.skip(f"this torch has no {', '.join(lacks)}")
+    plant = f"tests.quality.planted_newer:{name}"
+    assert any(found.startswith(key) for found in found_in(case, plant))
+    assert found_in(case, None) == []
+    assert found_in(without, plant) == []
