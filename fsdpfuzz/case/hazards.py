@@ -96,8 +96,8 @@ def called_units(a: Anatomy) -> frozenset[str]:
 def calls_a_unit_again(a: Anatomy) -> bool:
     """Whether a unit is called several times from the end of a backward to that of the next.
 
-    A checkpoint calls the units in it again during the backward. In eval mode no call counts:
-    what depends on their number, fsdp1's check of their order, leaves them out.
+    A checkpoint calls the units in it again during the backward. Calls of an evaluation, in eval
+    mode and under ``no_grad``, do not count: fsdp1's check of their order leaves them out.
     """
     again = [c for c in a.case.checkpoints if c.recomputes]
     if any(
@@ -112,7 +112,7 @@ def calls_a_unit_again(a: Anatomy) -> bool:
         for _, op, now in a.situations(rank):
             if isinstance(op, Backward) or op.renews:
                 called.clear()
-            elif isinstance(op, Forward) and now.training:
+            elif isinstance(op, Forward) and (now.training or op.grad):
                 for call in a.calls(op, now):
                     if call.path in called:
                         return True
@@ -148,8 +148,8 @@ class HazardsDimension(Dimension):
             about="on when no forward ever calls a unit", group="Wrapping", values=ON
         ),
         "unit_called_again": Feature(
-            about="on when a unit is called several times in train mode before a backward ends: in "
-            "one forward, by several forwards, or by recomputation",
+            about="on when a unit is called several times before a backward ends: in one forward, "
+            "by several forwards but for evaluations, or by recomputation",
             group="Wrapping",
             values=ON,
         ),
