@@ -191,7 +191,6 @@ NOT_DRAWN: tuple[Together, ...] = (
         {"precision": ON},
         {
             "scalar": ON,
-            "buffers": ("persistent", "non-persistent", "updating"),
             "loss": ("sum",),
         },
     ),
