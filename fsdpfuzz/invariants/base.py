@@ -23,6 +23,8 @@ class Invariant(ABC):
     """What FSDP does where it does not hold: ``computes a wrong gradient``."""
     follows: ClassVar[bool] = False
     """Whether it is broken, too, where an operation before has broken another of this kind."""
+    costs: ClassVar[bool] = False
+    """Whether what breaks it costs time or memory and makes, by itself, no value wrong."""
 
     @abstractmethod
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:

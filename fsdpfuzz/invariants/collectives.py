@@ -26,6 +26,7 @@ class Collectives(Invariant):
     name = "collectives"
     summary = "a rank issues the collectives that the structure asks for, in the dtypes asked for"
     wrong = "issues other collectives than its structure asks for"
+    costs = True
 
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """The first operation of each variant with other collectives."""
@@ -73,6 +74,7 @@ class GatheredInTurn(Invariant):
     name = "gathered_in_turn"
     summary = "forward gathers units in the order of their calls, backward the next one in time"
     wrong = "gathers a unit at another time than it should"
+    costs = True
 
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """The first operation of each variant with another order."""

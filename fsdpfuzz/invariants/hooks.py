@@ -70,6 +70,7 @@ class ReshardCount(Invariant):
     name = "reshard_count"
     summary = "each unit that backward reaches is resharded once by its own hook, frozen or not"
     wrong = "reshards its units more or less often than it should"
+    costs = True
 
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """The first backward of each variant with another number."""

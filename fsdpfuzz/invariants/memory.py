@@ -39,6 +39,7 @@ _SHARDS, _DEVICE, _LEAST = "shards", "device", "least"
 class _HeldBytes(Invariant):
     """After the program, in bytes."""
 
+    costs = True
     quantity: ClassVar[str]
 
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:

@@ -75,6 +75,7 @@ class ReshardedAfterBackward(Invariant):
     name = "resharded_after_backward"
     summary = "after backward every unit is sharded again"
     wrong = "leaves a unit unsharded after backward"
+    costs = True
 
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """The first backward that leaves a unit whole."""

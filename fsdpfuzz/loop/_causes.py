@@ -32,7 +32,7 @@ def by_precedence(findings: Iterable[Finding]) -> list[Finding]:
     """The findings of a case, those first that others follow from: what ends it, what comes first.
 
     A wrong output makes wrong gradients, and these make wrong parameters; a case that differs
-    from the reference differs from its variants, too.
+    from the reference differs from its variants, too. What only costs time or memory comes last.
     """
     return sorted(findings, key=_precedence)
 
@@ -43,7 +43,23 @@ def _precedence(finding: Finding) -> tuple[object, ...]:
     op = finding.op if finding.op >= 0 else 10_000
     known = finding.quantity in _ORDER
     place = _ORDER.index(finding.quantity) if known else len(_ORDER)
-    return (not ends, compared, bool(finding.variant), op, place, finding.key)
+    return (not ends, _only_costs(finding), compared, bool(finding.variant), op, place, finding.key)
+
+
+def _only_costs(finding: Finding) -> bool:
+    from fsdpfuzz.invariants import REGISTRY
+
+    broken = REGISTRY.get(finding.invariant)
+    return broken is not None and broken.costs
+
+
+def outdoes(finding: Finding, other: Finding) -> bool:
+    """Whether one cause that shows as both is told by ``finding``, whichever was met first.
+
+    A reduction that is left out costs time where the ranks have equal gradients, as two twice
+    in a mean; the next case has wrong ones.
+    """
+    return _only_costs(other) and not _only_costs(finding)
 
 
 def same_cause(cause: Cause, case: CaseSpec, finding: Finding, run: Run) -> bool:

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.errors import PoolError
-from fsdpfuzz.loop._causes import Cause, by_precedence, same_cause, shows
+from fsdpfuzz.loop._causes import Cause, by_precedence, outdoes, same_cause, shows
 from fsdpfuzz.loop._events import (
     Also,
     Counts,
@@ -202,7 +202,9 @@ class Ledger:
             (
                 cause
                 for cause in self._causes
-                if shows(examined.news, cause.found.finding) and shows(cause.shows, finding)
+                if shows(examined.news, cause.found.finding)
+                and shows(cause.shows, finding)
+                and not outdoes(finding, cause.found.finding)
             ),
             None,
         )
@@ -212,7 +214,13 @@ class Ledger:
         examined, finding = waiting.examined, waiting.met.finding
         causes, waiting.compared = self._causes[waiting.compared :], len(self._causes)
         return self._cause_beside(examined, finding) or next(
-            (c for c in causes if same_cause(c, examined.case, finding, self._run)), None
+            (
+                cause
+                for cause in causes
+                if not outdoes(finding, cause.found.finding)
+                and same_cause(cause, examined.case, finding, self._run)
+            ),
+            None,
         )
 
     def _run(self, case: CaseSpec) -> Verdict:
@@ -235,6 +243,19 @@ class Ledger:
             if met.case != cause.found.case:
                 self.session.drop(met.case)
             self._add_key(cause, met.finding.key, *keys)
+
+    def _take_over(self, cause: Cause, other: Cause) -> None:
+        """Books what was told by a finding of ``other`` as a further key of ``cause``."""
+        old = other.found
+        with signals_held():
+            self._causes.remove(other)
+            if self._found.pop((old.finding.key, None), None) is not None:
+                self.session.drop(old.case)
+                sooner = replace(
+                    cause.found, examples_to_find=old.examples_to_find, seconds=old.seconds
+                )
+                cause.found = self._found[cause.found.finding.key, None] = sooner
+            self._add_key(cause, old.finding.key, *old.also)
 
     def _doubt(self, examined: Examined, finding: Finding, property_name: str) -> None:
         """Keeps what showed once and not again; it is no finding."""
@@ -276,18 +297,22 @@ class Ledger:
             raise
         left = reduction.examined.verdict.findings
         other = self._shown(left)
-        if other is not None:
+        if other is not None and not outdoes(reduction.finding, other.found.finding):
             self._merge(met, other, reduction.finding.key)
             self._peers.reduced(None)
             return
         found = self._replaced(met, reduction)
         cause = Cause(found, reduction.examined.case, left, Ablation(complete=False))
         self._causes.append(cause)
+        if other is not None:
+            self._take_over(cause, other)
         cause.ablation = reduction.ablation(self._most_ranks())
         while not self._peers.reduced(cause):
             self._causes += self._peers.news()
             other = self._shown(left, but=cause)
-            if other is not None:
+            if other is not None and outdoes(cause.found.finding, other.found.finding):
+                self._take_over(cause, other)
+            elif other is not None:
                 # Another job was sooner.
                 self._causes.remove(cause)
                 self._merge(cause.found, other, *cause.found.also)

@@ -53,6 +53,7 @@ def smaller_models(case: CaseSpec) -> Iterator[CaseSpec]:
     yield from _one_part(model)
     yield from _without_children(model)
     yield from _by_child(model)
+    yield from _in_a_row(model)
     yield from _as_linear(model)
     yield from _as_two_layers(model)
     yield from _plainer(model)
@@ -114,6 +115,14 @@ def _by_child(model: _Model) -> Iterator[CaseSpec]:
             yield from _changed(model, {id(node): inner})
 
 
+def _in_a_row(model: _Model) -> Iterator[CaseSpec]:
+    """A module that holds several gives way to a row of them, so that each is called."""
+    for node in model.nodes:
+        inner = tuple(_children(node))
+        if len(inner) > 1 and not isinstance(node, Sequential):
+            yield from _changed(model, {id(node): Sequential(children=inner)})
+
+
 def _as_linear(model: _Model) -> Iterator[CaseSpec]:
     """A module gives way to a linear layer."""
     width = model.case.inputs.width_out()
@@ -129,7 +138,8 @@ def _as_two_layers(model: _Model) -> Iterator[CaseSpec]:
     """A module that makes several of its own gives way to two linear layers.
 
     One of them takes what was put on one of its modules, a unit say, the other what was put on
-    the rest: so a finding that needs one unit in another does not keep an adapter for it.
+    the rest: so a finding that needs one unit in another does not keep an adapter for it, and
+    with biases neither does one that needs several parameters in a unit.
     """
     width = model.case.inputs.width_out()
     places = own_places(model.case.model, width)
@@ -145,6 +155,9 @@ def _as_two_layers(model: _Model) -> Iterator[CaseSpec]:
                 inside = {p: own if within(p, path) else other for p in apart}
                 chain = Sequential(children=(layer, layer))
                 yield from _changed(model, {id(node): chain}, inside)
+        if len(inner) > 1:
+            biased = replace(layer, bias=True)
+            yield from _changed(model, {id(node): Sequential(children=(biased, biased))})
 
 
 def _plainer(model: _Model) -> Iterator[CaseSpec]:

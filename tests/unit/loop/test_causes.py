@@ -100,6 +100,38 @@ def test_a_reduction_that_ends_at_another_cause_is_told_as_that(bench: Bench) ->
     assert [e.key for e in bench.events if isinstance(e, Also)] == [LONG.key]
 
 
+COST = finding("collectives")
+
+
+def costly(case: CaseSpec, _seen: Observation) -> Verdict:
+    """A fault that costs time wherever it shows, and makes a wrong value in long cases."""
+    return verdict_of(*[LONG] * is_long(case), *[COST] * (is_long(case) or is_big(case)))
+
+
+def test_a_cause_goes_by_the_wrong_value_that_it_makes_elsewhere(bench: Bench) -> None:
+    """It is met where it only costs time, and has its case and script anew once it does harm."""
+    bench.judge = costly
+    with bench.session() as session:
+        ledger = Ledger(session, bench.events.append)
+        for case in (make_case((200,)), make_case((200,), steps=3), make_case((300,), steps=4)):
+            assert ledger.begin(case, "toy")
+        ledger.finish()
+        (cause,) = ledger._causes
+    assert keys(ledger.found) == {LONG.key: (COST.key,)}
+    assert ledger.found[0].examples_to_find == 1
+    assert cause.found == ledger.found[0]
+    done = [e.found.finding.key for e in bench.events if isinstance(e, FindingDone)]
+    assert done == [COST.key, LONG.key]
+    kept = {bench.archive.keep(sighting) for sighting in tuple(bench.archive.kept)}
+    assert kept - set(bench.archive.dropped) == {ledger.found[0].case}
+
+
+def test_what_only_costs_time_is_told_with_the_wrong_value_met_before(bench: Bench) -> None:
+    bench.judge = costly
+    found = met(bench, make_case((200,), steps=3), make_case((300,)))
+    assert keys(found) == {LONG.key: (COST.key,)}
+
+
 def test_a_key_that_changes_on_the_way_down_is_told_beside_the_new_one(bench: Bench) -> None:
     large, small = finding("big", kind="large"), finding("big", kind="small")
     bench.judge = lambda case, _seen: verdict_of(

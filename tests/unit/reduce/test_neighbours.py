@@ -15,6 +15,7 @@ from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Dense,
+    Flip,
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
@@ -230,7 +231,9 @@ def test_each_child_that_can_go_is_tried(case: CaseSpec) -> None:
         plain, plan=msgspec.structs.replace(case.plan, units=tuple(root))
     )
     # Widths that follow from those before them change the models that come behind.
-    sound = [smaller.model for smaller in without_a_child(plain) if neighbours._sound(smaller)]
+    sound = [
+        smaller.model for smaller in without_a_child(plain) if not neighbours._unsound(smaller)
+    ]
     assert sound
     assert set(sound) <= tried
 
@@ -273,3 +276,17 @@ def test_one_of_several_losses_before_a_backward_can_go() -> None:
         [op.kind() for op in neighbour.case.program] in (["forward", "backward"], [])
         for neighbour in simpler(case)
     )
+
+
+def test_a_switch_gives_way_to_a_row_and_its_flips_go() -> None:
+    case = CaseSpec(
+        world_size=2,
+        model=Switch(children=(Linear(out=3), Linear(out=3))),
+        inputs=Dense(width=3),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path="branches.1"), Fsdp2Unit(path=""))),
+        program=(Flip(path="", ranks=(0, 1)), Forward(), Flip(path="", ranks=(0,)), Backward()),
+    )
+    row = Sequential(children=(Linear(out=3), Linear(out=3)))
+    (made,) = (found.case for found in simpler(case) if found.case.model == row)
+    assert [unit.path for unit in made.plan.units] == ["1", ""]
+    assert made.program == (Forward(), Backward())
