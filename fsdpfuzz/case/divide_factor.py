@@ -11,12 +11,12 @@ from msgspec import Meta
 from fsdpfuzz.case.base import Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
-    from fsdpfuzz.case.wrap import Unit
 
 
 class DivideFactor(Part, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class DivideFactorDimension(Dimension):
         told = a.case.divide_factor
         same = told is not None and told.factor == a.case.world_size
         yield "divide_factor", "no" if told is None else "ranks" if same else "other"
-        half = any(_reduced_in(unit) == "float16" for unit in a.options.values())
+        half = any(reduced_in(unit) == "float16" for unit in a.options.values())
         yield "divided_apart", on(told is not None and (told.force_sum or half))
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
@@ -94,12 +94,6 @@ class DivideFactorDimension(Dimension):
             yield Simpler(replace(case, divide_factor=replace(told, factor=1.0)))
 
 
-def _reduced_in(unit: Unit) -> str | None:
-    """The dtype in which a unit reduces gradients, where it says so."""
-    precision = unit.precision
-    return None if precision is None else precision.reduce or precision.param
-
-
 def told(a: Anatomy, target: Value) -> Iterator[Statement]:
     """What a unit is told once it is made."""
     factor = a.case.divide_factor
@@ -119,7 +113,8 @@ def followed(a: Anatomy) -> Iterator[Statement]:
         parameters = call(".parameters", MODEL)
         if unmanaged:
             parameters = call("steps.names.others", Variable("named"), literal(unmanaged))
-        freezes = bool(case.frozen) or any(op.kind() == "requires_grad" for op in case.program)
+        later = any(not all(now.trained.values()) for _, _, now in a.situations(0))
+        freezes = bool(case.frozen) or later
         options: dict[str, Value] = {"freezes": True} if freezes else {}
         scale = case.world_size / factor.factor
         scaled = call("steps.averaging.scaled", parameters, scale, **options)

@@ -53,7 +53,7 @@ class MicroBatchesDimension(Dimension):
             group="Training",
             values=("reduction", "all_reduce"),
             apis=("fsdp2",),
-            excludes={"all_reduce": _SYNCHRONISED | {"mesh": ("no",)}},
+            excludes={"all_reduce": _SYNCHRONISED},
         ),
         "kept_after_backward": Feature(
             about="on when no_sync keeps units whole after backward, too (fsdp2 only)",

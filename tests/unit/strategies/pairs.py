@@ -82,7 +82,14 @@ MEANING: tuple[Together, ...] = (
     (
         "a tracked program saves no state",
         {"mem_tracker": ON},
-        {"state_offload": ON, "state_rank0": ON, "lone_forward": ("no_grad",)},
+        {
+            "state_offload": ON,
+            "state_rank0": ON,
+            "lone_forward": ("no_grad",),
+            "full_params": ("read", "written"),
+            "full_params_offload": ON,
+            "unshard_async": ON,
+        },
     ),
 )
 
