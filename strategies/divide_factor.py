@@ -9,8 +9,8 @@ from fsdpfuzz.strategies.drawing import Drawing
 def draw(d: Drawing) -> None:
     """Some number, with collectives that only sum up: else there is mostly need of a GPU.
 
-    With one shard there is none, and things are the other way round; more often, too. Shrinks
-    towards none, then towards 1.
+    With one shard there is none, and things are the other way round; more often, too.
+    Shrinks towards none, then towards 1.
     """
     if d.a.fsdp1:
         return
