@@ -14,6 +14,7 @@ from fsdpfuzz.invariants.agreement import AGREEMENT, is_rejection
 from fsdpfuzz.invariants.base import Invariant, broken, tolerance
 from fsdpfuzz.invariants.clip import CLIP
 from fsdpfuzz.invariants.evidence import Evidence
+from fsdpfuzz.invariants.full_params import FULL_PARAMS
 from fsdpfuzz.invariants.hooks import HOOKS
 from fsdpfuzz.invariants.memory import MEMORY
 from fsdpfuzz.invariants.order import ORDER, ORDER_ERROR, ORDER_WARNING, order_refused
@@ -39,6 +40,7 @@ REGISTRY: dict[str, Invariant] = _by_name(
         *ORDER,
         *AGREEMENT,
         *CLIP,
+        *FULL_PARAMS,
         *PARITY,
         *VARIANTS,
         *STRUCTURE,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fsdpfuzz.case import EPSILON, Anatomy, Lowering, StateDict, coarsest, within
+from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import (
     MODEL,
     Call,
@@ -112,7 +113,8 @@ def shard_evidence(a: Anatomy, fqn: str, *, grads: bool, model: str = "model") -
         if grads:
             lacking = (Lowering(a).may_lack_grads,)
         seen = call(f"steps.fsdp2.shards.{step}", HELD, *lacking)
-        right = call("steps.fsdp2.shards.same_part", WHOLE, HELD)
+        alone = a.shards(owner) == 1
+        right = WHOLE if alone else call("steps.fsdp2.shards.same_part", WHOLE, HELD)
         return ShardEvidence((kept,), (HELD,), (), seen, right)
     info, flat = Variable("info"), Inside(model, f"{owner}._handle.flat_param".strip("."))
     local = fqn.removeprefix(f"{owner}.") if owner else fqn
@@ -140,6 +142,15 @@ def plain_gradient(a: Anatomy, fqn: str, finding: Finding) -> Value:
 
 
 NAMED = Variable("named")
+
+
+def looked_at(name: str) -> Value:
+    """A result of an operation, or what it holds of a parameter."""
+    variable, *keys = filter(None, parts_of(name))
+    value: Value = Variable(variable)
+    for key in keys:
+        value = call("steps.names.entry", value, key)
+    return value
 
 
 def last_state(a: Anatomy, op: int) -> StateDict | None:

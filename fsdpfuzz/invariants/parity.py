@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case import Anatomy, Backward, Forward
+from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import Do, Inside, Value, Variable, call
 from fsdpfuzz.expect import parting
 from fsdpfuzz.invariants.base import (
@@ -24,6 +25,7 @@ from fsdpfuzz.invariants.evidence import (
     Evidence,
     bound,
     judged,
+    looked_at,
     plain_gradient,
     shard_evidence,
 )
@@ -59,7 +61,9 @@ class Parity(Invariant):
             yield self._finding(run, variant, tuple(ranks), comparison)
 
     def _is_about(self, c: Comparison) -> bool:
-        return c.quantity in self.quantities or (c.quantity == "result" and c.name in self.results)
+        return c.quantity in self.quantities or (
+            c.quantity == "result" and parts_of(c.name)[0] in self.results
+        )
 
     def _finding(self, a: Anatomy, variant: str, ranks: tuple[int, ...], c: Comparison) -> Finding:
         return Finding(
@@ -86,11 +90,20 @@ class WholeParity(Parity):
     """Of a tensor that every rank has whole."""
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
-        """The variable as the last forward that matters leaves it."""
+        """The variable, or what it holds of a parameter, as the operation leaves it."""
+        if finding.detail.endswith("-missing"):
+            variable, *keys = filter(None, parts_of(finding.name))
+            held: Value = Variable(variable)
+            for key in keys[:-1]:
+                held = call("steps.names.entry", held, key)
+            names = call("steps.names.keys", held)
+            judge = judged("other", f"the keys of {variable}", SEEN, RIGHT)
+            return Evidence(last=finding.op, against="reference", seen=(names,), judge=judge)
+        seen = looked_at(finding.name) if self.results else Variable(finding.quantity)
         return Evidence(
             last=finding.op,
             against="reference",
-            seen=(Variable(finding.name if self.results else finding.quantity),),
+            seen=(seen,),
             judge=judged("off", finding.name, SEEN, RIGHT, bound(finding)),
         )
 

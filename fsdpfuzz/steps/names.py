@@ -58,6 +58,16 @@ def item(values: Sequence[Any], i: int) -> Any:
     return values[i]
 
 
+def entry(values: Mapping[str, Any], name: str) -> Any:
+    """One of those that have names."""
+    return values[name]
+
+
+def keys(values: Mapping[str, Any]) -> list[str]:
+    """Their names."""
+    return sorted(values)
+
+
 def count(values: Sequence[Any]) -> int:
     """How many there are."""
     return len(values)

@@ -12,6 +12,7 @@ from fsdpfuzz.case.operations.base import OperationBase, Progress, complete
 from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.case.operations.flip import Flip
 from fsdpfuzz.case.operations.forward import Forward
+from fsdpfuzz.case.operations.full_params import FullParams
 from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.operations.rebuild import Rebuild
 from fsdpfuzz.case.operations.requires_grad import RequiresGrad
@@ -19,7 +20,19 @@ from fsdpfuzz.case.operations.state_dict import StateDict
 from fsdpfuzz.case.operations.step import Step
 from fsdpfuzz.case.operations.zero_grad import ZeroGrad
 
-Op = Forward | Backward | Step | ZeroGrad | Mode | RequiresGrad | Flip | StateDict | Rebuild | Clip
+Op = (
+    Forward
+    | Backward
+    | Step
+    | ZeroGrad
+    | Mode
+    | RequiresGrad
+    | Flip
+    | StateDict
+    | Rebuild
+    | Clip
+    | FullParams
+)
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
 """All operations, by name."""
@@ -32,6 +45,7 @@ __all__ = [
     "Clip",
     "Flip",
     "Forward",
+    "FullParams",
     "Mode",
     "Op",
     "OperationBase",

@@ -74,6 +74,12 @@ class PrecisionOption(Option):
         return "mixed precision"
 
 
+def reduced_in(unit: Unit) -> Dtype | None:
+    """The dtype in which a unit reduces gradients, where it says so."""
+    precision = unit.precision
+    return None if precision is None else precision.reduce or precision.param
+
+
 def coarsest(plan: Plan) -> Dtype:
     """The coarsest dtype that a plan lets take part."""
     names: list[Dtype] = ["float32"]
