@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -15,12 +14,11 @@ SCALE = 0.75
 """By which what is written is multiplied."""
 
 
-@torch.no_grad()
 def taken(named: Mapping[str, nn.Parameter], written: Sequence[str] = ()) -> dict[str, Tensor]:
     """Copies of all of them; then some are scaled."""
-    values = {name: p.clone() for name, p in named.items()}
+    values = {name: p.detach().clone() for name, p in named.items()}
     for name in written:
-        named[name].mul_(SCALE)
+        named[name].detach().mul_(SCALE)
     return values
 
 
@@ -35,7 +33,9 @@ def summoned(
 def unsharded(model: nn.Module, prefixed: bool, waits: bool = False) -> dict[str, Tensor]:
     """fsdp2's by hand; ``waits`` gathers all units before it waits for any."""
     units = [unit for unit in model.modules() if isinstance(unit, FSDPModule)]
-    for handle in [unit.unshard(async_op=waits) for unit in units]:
+    for unit in () if waits else units:
+        unit.unshard()
+    for handle in [unit.unshard(async_op=True) for unit in units] if waits else ():
         if handle is not None:
             handle.wait()
     values = taken(parameters(model, prefixed))

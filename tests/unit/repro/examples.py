@@ -25,7 +25,7 @@ from fsdpfuzz.case import (
     ZeroGrad,
     check,
 )
-from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.case.operations import Clip, FullParams
 from fsdpfuzz.verdict import Failure, Finding, Symptom
 
 ITERATION = (Forward(), Backward(), Step(), ZeroGrad())
@@ -78,6 +78,7 @@ CRASH = Failure(
 DEATH = Failure(stage="case:backward[1]", exitcode=-9, output="last words")
 SAVING = (StateDict(),)
 CLIPPING = (Forward(), Backward(), Clip(max_norm=0.1, norm_type=1), Step())
+ASKED = Variant(name="asked", checkpoints=(Checkpoint(path="0", kind="composable"),))
 PLAIN = Variant(name="plain", checkpoints=(Checkpoint(path="0", kind="wrapper"),))
 
 
@@ -93,6 +94,9 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
     clipping = single_unit(api, program=CLIPPING)
     at_clip: dict[str, Any] = {"op": 2, "operation": "clip"}
     norm: dict[str, Any] = {**at_clip, "quantity": "result", "name": "total_norm"}
+    reading = single_unit(api, program=(FullParams(),))
+    read: dict[str, Any] = {"op": 0, "operation": "full_params", "quantity": "result"}
+    read["name"] = "full_params[0.weight]"
     saved: dict[str, Any] = {"op": 0, "operation": "state_dict"}
     ended: dict[str, Any] = {"op": 1, "operation": "backward", "name": "", "allowed": None}
     kinds = {
@@ -104,6 +108,12 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
         "variant-norm": (
             single_unit(api, program=CLIPPING, twins=(PLAIN,)),
             finding("twins_agree", variant="plain", **norm),
+        ),
+        "read": (reading, finding("full_params", **read)),
+        "unread": (reading, finding("full_params", detail="observed-missing", **read)),
+        "variant-read": (
+            single_unit(api, program=(FullParams(),), twins=(ASKED,)),
+            finding("twins_agree", variant="asked", **read),
         ),
         "missing": (case, finding("grad_parity", detail="observed-missing", op=1, observed="0")),
         "param": (case, finding("param_parity", quantity="param", op=2)),
