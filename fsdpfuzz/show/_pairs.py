@@ -167,7 +167,10 @@ def _exclusive(a: Value, b: Value) -> bool:
 
 def _apis(value: Value) -> set[str]:
     """The APIs under which a value can be taken."""
-    return {value.value} if value.option == "api" else set(FEATURES[value.option].apis)
+    if value.option == "api":
+        return {value.value}
+    feature = FEATURES[value.option]
+    return set(feature.apis).difference(feature.excludes.get(value.value, {}).get("api", ()))
 
 
 def _excludes(a: Value, b: Value) -> bool:

@@ -67,11 +67,6 @@ MEANING: tuple[Together, ...] = (
         {"kept_without_gradient": ON},
         {"sharding": ("FULL_SHARD", "NO_SHARD", "HYBRID_SHARD")},
     ),
-    (
-        "local state is fsdp1's",
-        {"state_dict": ("local",)},
-        FSDP2,
-    ),
     ("such a checkpoint counts as repeated", {"pending": ("2+",)}, {"reentrant": ("whole",)}),
     ("ties of units that lie in each other", {"nesting": ("flat",)}, {"tied": ("nested",)}),
     (
