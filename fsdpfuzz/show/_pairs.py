@@ -170,7 +170,8 @@ def _apis(value: Value) -> set[str]:
     if value.option == "api":
         return {value.value}
     feature = FEATURES[value.option]
-    return set(feature.apis).difference(feature.excludes.get(value.value, {}).get("api", ()))
+    excluded = feature.excludes.get(value.value, {}).get("api", ())
+    return {api for api in feature.apis if api not in excluded}
 
 
 def _excludes(a: Value, b: Value) -> bool:
