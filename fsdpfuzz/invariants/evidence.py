@@ -92,10 +92,14 @@ class ShardEvidence:
 
 
 HELD, FLAT, WHOLE = Variable("p"), Variable("flat"), Variable("whole")
+PLAIN = Variable("q")
+"""The parameter that is `HELD`, of the plain model."""
 
 
-def shard_evidence(a: Anatomy, fqn: str, *, grads: bool, model: str = "model") -> ShardEvidence:
-    """The part of a parameter, or of its gradient, that this rank holds."""
+def shard_evidence(
+    a: Anatomy, fqn: str, *, grads: bool, model: str = "model", whole: Value = WHOLE
+) -> ShardEvidence:
+    """The part of a parameter, or of its gradient, that this rank holds; the same of ``whole``."""
     owner = a.owners.get(fqn)
     step = "gradient" if grads else "value"
     kept: Value = call("steps.names.at", NAMED, fqn)
@@ -108,13 +112,13 @@ def shard_evidence(a: Anatomy, fqn: str, *, grads: bool, model: str = "model") -
     lacking: tuple[Value, ...] = (True,) if grads else ()
     if owner is None:
         seen = call(f"steps.shards.{step}", HELD, *lacking)
-        return ShardEvidence((kept,), (HELD,), (), seen, WHOLE)
+        return ShardEvidence((kept,), (HELD,), (), seen, whole)
     if not a.fsdp1:
         if grads:
             lacking = (Lowering(a).may_lack_grads,)
         seen = call(f"steps.fsdp2.shards.{step}", HELD, *lacking)
         alone = a.shards(owner) == 1
-        right = WHOLE if alone else call("steps.fsdp2.shards.same_part", WHOLE, HELD)
+        right = whole if alone else call("steps.fsdp2.shards.same_part", whole, HELD)
         return ShardEvidence((kept,), (HELD,), (), seen, right)
     info, flat = Variable("info"), Inside(model, f"{owner}._handle.flat_param".strip("."))
     local = fqn.removeprefix(f"{owner}.") if owner else fqn
@@ -129,7 +133,7 @@ def shard_evidence(a: Anatomy, fqn: str, *, grads: bool, model: str = "model") -
         call=call("steps.fsdp1.shards.info", FLAT if orig else HELD, local, inside), into=(info,)
     )
     seen = call(f"steps.fsdp1.shards.{step}", HELD, info, orig, *lacking)
-    right = call("steps.fsdp1.shards.same_part", WHOLE, info)
+    right = call("steps.fsdp1.shards.same_part", whole, info)
     held = (kept, flat) if orig else (flat,)
     return ShardEvidence(held, (HELD, FLAT) if orig else (HELD,), (first,), seen, right)
 

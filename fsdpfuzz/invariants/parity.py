@@ -19,6 +19,7 @@ from fsdpfuzz.invariants.base import (
     variant_name,
 )
 from fsdpfuzz.invariants.evidence import (
+    PLAIN,
     RIGHT,
     SEEN,
     WHOLE,
@@ -92,11 +93,8 @@ class WholeParity(Parity):
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """The variable, or what it holds of a parameter, as the operation leaves it."""
         if finding.detail.endswith("-missing"):
-            variable, *keys = filter(None, parts_of(finding.name))
-            held: Value = Variable(variable)
-            for key in keys[:-1]:
-                held = call("steps.names.entry", held, key)
-            names = call("steps.names.keys", held)
+            variable = parts_of(finding.name)[0]
+            names = call("steps.names.keys", Variable(variable))
             judge = judged("other", f"the keys of {variable}", SEEN, RIGHT)
             return Evidence(last=finding.op, against="reference", seen=(names,), judge=judge)
         seen = looked_at(finding.name) if self.results else Variable(finding.quantity)
@@ -139,15 +137,21 @@ class GradParity(Parity):
         if finding.quantity == "input_grad":
             return self._of_an_input(a, finding)
         name = a.canonical(finding.name)
-        shard = shard_evidence(a, name, grads=True)
+        right: Value = plain_gradient(a, name, finding)
+        other = WHOLE
+        whole: Value = WHOLE
+        if not a.fsdp1 and isinstance(right, Inside):
+            # Where FSDP has the parameter itself, both trainings end with the same statement.
+            right, other, whole = None, PLAIN, Inside(PLAIN.name, "grad")
+        shard = shard_evidence(a, name, grads=True, whole=whole)
         return Evidence(
             last=finding.op,
             against="reference",
             seen=shard.kept,
-            right=plain_gradient(a, name, finding),
+            right=right,
             judge=shard.off(f"gradient of {name}", bound(finding)),
             into=shard.into,
-            other=WHOLE,
+            other=other,
         )
 
     def _of_an_input(self, a: Anatomy, finding: Finding) -> Evidence:

@@ -64,8 +64,9 @@ def entry(values: Mapping[str, Any], name: str) -> Any:
 
 
 def keys(values: Mapping[str, Any]) -> list[str]:
-    """Their names."""
-    return sorted(values)
+    """Their names, and those of what each of them holds."""
+    inside = [f"{name} {n}" for name, one in values.items() if isinstance(one, dict) for n in one]
+    return sorted(values) + sorted(inside)
 
 
 def count(values: Sequence[Any]) -> int:
