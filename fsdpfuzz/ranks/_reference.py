@@ -250,7 +250,7 @@ def lower_dtypes(a: Anatomy) -> tuple[torch.dtype, ...]:
     given = [unit.precision for unit in a.plan.units if unit.precision is not None]
     names: set[str | None] = set()
     if any(precision.param in ("float16", "bfloat16") for precision in given):
-        names = {name for p in given for name in (p.param, p.reduce, p.buffer)}
+        names = {name for p in given for name in (p.param, p.reduce, p.buffer, p.output)}
     return tuple(dtype for dtype in (torch.bfloat16, torch.float16) if _name(dtype) in names)
 
 
