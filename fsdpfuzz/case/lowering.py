@@ -185,7 +185,7 @@ class Lowering:
         named = call("steps.names.parameters", MODEL, self.prefixed)
         yield Do(call=named, into=(_NAMED,))
         if self.has_optimizer and optimizer is not None:
-            yield Do(call=optimizer.made(self._trained()), into=(Variable("optimizer"),))
+            yield Do(call=optimizer.made(self.trained()), into=(Variable("optimizer"),))
 
     def next_index(self) -> Index:
         """The number of the next forward."""
@@ -350,7 +350,7 @@ class Lowering:
         else:
             yield from operations
 
-    def _trained(self) -> Value:
+    def trained(self) -> Value:
         """The parameters that the optimizer gets."""
         out = self.a.case.held_out
         if not out:

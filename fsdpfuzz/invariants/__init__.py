@@ -17,6 +17,7 @@ from fsdpfuzz.invariants.evidence import Evidence
 from fsdpfuzz.invariants.full_params import FULL_PARAMS
 from fsdpfuzz.invariants.hooks import HOOKS
 from fsdpfuzz.invariants.memory import MEMORY
+from fsdpfuzz.invariants.optim_state import OPTIM
 from fsdpfuzz.invariants.order import ORDER, ORDER_ERROR, ORDER_WARNING, order_refused
 from fsdpfuzz.invariants.parity import PARITY, Parity
 from fsdpfuzz.invariants.state_dict import STATE_DICT
@@ -41,6 +42,7 @@ REGISTRY: dict[str, Invariant] = _by_name(
         *AGREEMENT,
         *CLIP,
         *FULL_PARAMS,
+        *OPTIM,
         *PARITY,
         *VARIANTS,
         *STRUCTURE,

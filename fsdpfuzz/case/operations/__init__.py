@@ -14,6 +14,7 @@ from fsdpfuzz.case.operations.flip import Flip
 from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.case.operations.full_params import FullParams
 from fsdpfuzz.case.operations.mode import Mode
+from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.case.operations.rebuild import Rebuild
 from fsdpfuzz.case.operations.requires_grad import RequiresGrad
 from fsdpfuzz.case.operations.state_dict import StateDict
@@ -32,6 +33,7 @@ Op = (
     | Rebuild
     | Clip
     | FullParams
+    | OptimState
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -49,6 +51,7 @@ __all__ = [
     "Mode",
     "Op",
     "OperationBase",
+    "OptimState",
     "Progress",
     "Rebuild",
     "RequiresGrad",
