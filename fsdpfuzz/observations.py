@@ -80,6 +80,8 @@ class UnitState(Record, frozen=True, kw_only=True):
 
     op: int
     unsharded: tuple[str, ...]
+    waiting: int | None = None
+    """Bytes of gradients (fsdp2) where the backward left them to a later one to reduce."""
 
 
 class WrongEntry(Record, frozen=True, kw_only=True):

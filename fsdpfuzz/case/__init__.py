@@ -33,6 +33,7 @@ from fsdpfuzz.case.checkpoints import (
     recomputed,
     reentrant_scopes,
     reference_recomputes,
+    side_of,
 )
 from fsdpfuzz.case.codec import (
     MAX_FILE_BYTES,
@@ -53,6 +54,7 @@ from fsdpfuzz.case.features import (
     UNIT_FEATURES,
     features,
     foreseen_rejections,
+    needs_gloo,
     needs_gpu,
     parameter_features,
     unit_features,
@@ -122,7 +124,13 @@ from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.ties import Tie
 from fsdpfuzz.case.tree import own_places, places_of
 from fsdpfuzz.case.units import OPTIONS, Option, Precision, Sharding
-from fsdpfuzz.case.units.precision import EPSILON, WIDTHS, coarsest, coarsest_buffer
+from fsdpfuzz.case.units.precision import (
+    EPSILON,
+    WIDTHS,
+    cast_buffer,
+    coarsest,
+    coarsest_buffer,
+)
 from fsdpfuzz.case.units.use_orig_params import mixed_units
 from fsdpfuzz.case.variants import Variant, variant_of, variants
 from fsdpfuzz.case.wrap import (
@@ -223,6 +231,7 @@ __all__ = [
     "as_document",
     "by_hand",
     "called_units",
+    "cast_buffer",
     "chain",
     "changes_after_lone_forward",
     "check",
@@ -247,6 +256,7 @@ __all__ = [
     "lower",
     "mixed_units",
     "most_pending",
+    "needs_gloo",
     "needs_gpu",
     "outermost",
     "own_places",
@@ -257,6 +267,7 @@ __all__ = [
     "recomputed",
     "reentrant_scopes",
     "reference_recomputes",
+    "side_of",
     "single_element_units",
     "unit_features",
     "unit_of",

@@ -149,6 +149,10 @@ class Anatomy:
                 owned[owner].append(parameter)
         return owned
 
+    def names_in(self, path: str) -> tuple[str, ...]:
+        """FQNs of what the unit at ``path`` manages, by both names where one is tied within it."""
+        return tuple(fqn for fqn, owner in self.owners.items() if owner == path)
+
     @cached_property
     def managed(self) -> dict[str | None, list[Parameter]]:
         """The distinct parameters by the unit that manages their source, in the model's order."""

@@ -87,20 +87,23 @@ class Checkpoint(Part, frozen=True, kw_only=True):
                 asked = call("steps.checkpointing.ask", target, self.reentrant, offload)
                 return Do(call=asked)
 
-    def words(self, *, at_unit: bool) -> str:
-        """Which checkpointing, reentrant or not, and on which side of a unit it is."""
+    def words(self, side: str = "within") -> str:
+        """Which checkpointing, reentrant or not, and on which side of a unit: see `side_of`."""
         text = _SHORT[self.kind]
         if self.reentrant:
             text += " reentrant"
-        return f"{text} {self.side} the unit" if at_unit else text
+        return text if side == "within" else f"{text} {side} the unit"
 
 
 def side_of(a: Anatomy, checkpoint: Checkpoint) -> str:
     """``inside`` or ``around`` the unit at its module; ``within`` for one that is no unit.
 
     What a policy finds by class is wrapped when its checkpoint is there already, so the
-    checkpoint lies around the unit, unless it is made of hooks on the module itself.
+    checkpoint lies around the unit, unless it is made of hooks on the module itself. What the
+    caller of a module has to do, it does around the unit, whatever the case says.
     """
+    if checkpoint.kind == "function_offload" and checkpoint.path in a.options:
+        return "around"
     if any(unit.path == checkpoint.path for unit in a.plan.units):
         return checkpoint.side
     if checkpoint.path in a.options:
@@ -233,14 +236,14 @@ class CheckpointsDimension(Dimension):
                 sides.add(side_of(a, checkpoint))
             elif within(path, checkpoint.path):
                 sides.add("around")
-            elif any(within(p.fqn, checkpoint.path) for p in a.owned[path]):
+            elif any(within(fqn, checkpoint.path) for fqn in a.names_in(path)):
                 sides.add("part")
         yield "recomputed", next((s for s in ("around", "inside", "part") if s in sides), "no")
         scopes = reentrant_scopes(a)
         touched = [
             scope
             for at, scope in scopes.items()
-            if within(path, at) or any(within(p.fqn, at) for p in a.owned[path])
+            if within(path, at) or any(within(fqn, at) for fqn in a.names_in(path))
         ]
         yield "reentrant", _worst(touched)
 

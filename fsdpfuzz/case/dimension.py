@@ -102,6 +102,10 @@ class Dimension(ABC):
         """What of the case cannot run on CPUs alone, in words; empty if all can."""
         return ""
 
+    def needs_gloo(self, a: Anatomy) -> str:
+        """What of the case asks NCCL for a collective on the CPU, in words; empty if nothing."""
+        return ""
+
     def on_ranks(self, case: CaseSpec, size: int) -> CaseSpec:
         """The case with what the dimension has to change for ``size`` ranks."""
         return case

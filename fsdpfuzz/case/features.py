@@ -79,6 +79,12 @@ def needs_gpu(a: Anatomy) -> str:
     return next((words for d in DIMENSIONS for b in plans if (words := d.needs_gpu(b))), "")
 
 
+def needs_gloo(a: Anatomy) -> str:
+    """What of a case asks NCCL for a collective on the CPU, in words; empty if nothing."""
+    plans = _plans(a)
+    return next((words for d in DIMENSIONS for b in plans if (words := d.needs_gloo(b))), "")
+
+
 def _plans(a: Anatomy) -> Collection[Anatomy]:
     """The anatomy under each plan that the program comes to."""
     return {id(b): b for b in (a, *(a.at(i) for i in range(len(a.case.program))))}.values()

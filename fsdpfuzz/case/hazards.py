@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
+from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.modules import Idle, Node, Repeat, Sequential
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
@@ -92,7 +93,7 @@ def calls_a_unit_again(a: Anatomy) -> bool:
     """
     again = [c for c in a.case.checkpoints if c.recomputes]
     if any(
-        within(unit, c.path) and (unit != c.path or c.side == "around")
+        within(unit, c.path) and (unit != c.path or side_of(a, c) == "around")
         for c in again
         for unit in a.units
     ):
@@ -196,7 +197,7 @@ class HazardsDimension(Dimension):
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
         yield "identity", on(path in identity_units(a))
         repeats = repeated_places(a)
-        names = (path, *(p.fqn for p in a.owned[path]))
+        names = (path, *a.names_in(path))
         yield "repeated", on(any(within(n, r) and n != r for n in names for r in repeats))
         yield "called", on(path in called_units(a))
 

@@ -164,19 +164,22 @@ class Lowering:
     def made_again(self) -> Iterator[Statement]:
         """Another model with its optimizer in place of FSDP's, every element changed.
 
-        What the program has frozen and unfrozen so far is so in it as well.
+        What the program has frozen and unfrozen so far is so in it as well, and it is in train
+        mode or in eval mode as the one before it was: neither is saved.
         """
         blank = call("steps.state_dict.blank", call("recipe.build", _DTYPE))
         yield Do(call=blank, into=(MODEL,), who="fsdp")
         for statement in self._wrapped(self.shard):
             yield replace(statement, who="fsdp")
-        trained = next(now.trained for i, _, now in self._first.situations(0) if i == self._op)
+        now = next(now for i, _, now in self._first.situations(0) if i == self._op)
         for value in (True, False):
             names = [
-                n for n, on in trained.items() if on is value and (n in self.a.frozen) is value
+                n for n, on in now.trained.items() if on is value and (n in self.a.frozen) is value
             ]
             if names:
                 yield from self.require_grad(names, value)
+        if not now.training:
+            yield Do(call=call(".eval", MODEL), who="fsdp")
 
     def _wrapped(self, shard: str) -> Iterator[Do]:
         """Puts FSDP around the model, and an optimizer beside it."""

@@ -64,26 +64,26 @@ class ProgramDimension(Dimension):
         for length in range(min(LONGEST, len(program) - 1), 0, -1):
             # From the end: what comes after the finding goes first.
             for start in range(len(program) - length, -1, -1):
-                if not _is_closed(program[start : start + length]):
-                    continue
-                left = program[:start] + program[start + length :]
-                if not orderly or is_orderly(left):
+                gone = range(start, start + length)
+                left = program[:start] + program[gone.stop :]
+                if _keeps_partners(program, gone) and (not orderly or is_orderly(left)):
                     yield Simpler(msgspec.structs.replace(case, program=left))
         for kind in OPERATIONS.values():
             yield from kind.simpler(case)
 
 
-def _is_closed(ops: Sequence[Op]) -> bool:
-    """Whether each loss has its backward among them, and the reverse: none changes its partner."""
-    pending = False
-    for op in ops:
+def _keeps_partners(program: Sequence[Op], gone: range) -> bool:
+    """Whether each backward that is left has a loss, and only its own, and each that goes takes
+    its losses along."""
+    losses: list[bool] = []  # of each forward that waits for the next backward, whether it is left
+    for i, op in enumerate(program):
         if isinstance(op, Forward) and op.waits:
-            pending = True
+            losses.append(i not in gone)
         elif isinstance(op, Backward):
-            if not pending:
+            if any(losses) == (i in gone):
                 return False
-            pending = False
-    return not pending
+            losses.clear()
+    return True
 
 
 def is_orderly(program: Sequence[Op]) -> bool:

@@ -5,6 +5,7 @@ Arithmetic on the case alone. Invariants hold what the ranks saw against it.
 
 from __future__ import annotations
 
+from fsdpfuzz.expect.accumulated import waiting_bytes
 from fsdpfuzz.expect.bytes import (
     grad_bytes,
     grads_known,
@@ -61,5 +62,6 @@ __all__ = [
     "steps_after_backward",
     "unit_numel",
     "unreached_roots",
+    "waiting_bytes",
     "whole_bytes",
 ]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from fsdpfuzz.case import OPERATIONS, CaseSpec, anatomy
 from fsdpfuzz.errors import ContractError
+from fsdpfuzz.invariants.accumulated import ACCUMULATED
 from fsdpfuzz.invariants.agreement import AGREEMENT, is_rejection
 from fsdpfuzz.invariants.base import Invariant, broken, tolerance
 from fsdpfuzz.invariants.clip import CLIP
@@ -49,6 +50,7 @@ REGISTRY: dict[str, Invariant] = _by_name(
         *HOOKS,
         *STATE_DICT,
         *MEMORY,
+        *ACCUMULATED,
     )
 )
 """In order of blame: what stands first explains what comes later."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from fsdpfuzz.case import Anatomy, Backward, Forward
+from fsdpfuzz.case import Anatomy, Backward, Forward, cast_buffer
 from fsdpfuzz.case.names import parts_of
-from fsdpfuzz.case.recipe import Do, Inside, Value, Variable, call
+from fsdpfuzz.case.recipe import Do, Inside, Value, Variable, call, dtype
 from fsdpfuzz.expect import parting
 from fsdpfuzz.invariants.base import (
     Invariant,
@@ -209,10 +209,12 @@ class BufferParity(Parity):
         """The buffer that the finding names."""
         # Recomputation calls modules in a backward as well; nothing else changes a buffer.
         passes = [i for i, op in enumerate(a.case.program) if isinstance(op, Forward | Backward)]
+        cast, held = cast_buffer(a, finding.name), Inside("model", finding.name)
         return Evidence(
             last=max(passes, default=None),
             against="reference",
-            seen=(Inside("model", finding.name),),
+            seen=(held,),
+            right=call(".to", held, dtype(cast)) if cast else None,
             judge=judged("off", finding.name, SEEN, RIGHT, 0.0),
         )
 

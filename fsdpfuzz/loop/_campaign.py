@@ -50,10 +50,12 @@ _GRACE = 30.0
 def jobs_of(parts: Sequence[tuple[RunSettings, int]]) -> tuple[RunSettings, ...]:
     """The settings of each job, for so many jobs with the settings of each part.
 
-    All share one folder; the examples are dealt out, and each job has a seed of its own.
+    All share one folder; the examples are dealt out, and so is, on each backend, what a run begins
+    with. Each job has a seed of its own.
     """
     every = [settings for settings, number in parts for _ in range(number)]
-    shares = shares_of(every[0].max_examples, len(every))
+    shares = [share for share in shares_of(every[0].max_examples, len(every)) if share]
+    backends = [settings.session.backend for settings, _ in zip(every, shares, strict=False)]
     return tuple(
         replace(
             settings,
@@ -63,9 +65,11 @@ def jobs_of(parts: Sequence[tuple[RunSettings, int]]) -> tuple[RunSettings, ...]
             ),
             max_examples=share,
             notes=settings.session.folder / JOBS / str(number),
+            place=(backends[: number - 1].count(backend), backends.count(backend)),
         )
-        for number, (settings, share) in enumerate(zip(every, shares, strict=True), start=1)
-        if share
+        for number, (settings, share, backend) in enumerate(
+            zip(every, shares, backends, strict=False), start=1
+        )
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fsdpfuzz.case import CaseSpec, anatomy, digest, foreseen_rejections, needs_gpu
+from fsdpfuzz.case import CaseSpec, anatomy, digest, foreseen_rejections, needs_gloo, needs_gpu
 
 SHARE = 16
 """Of so many cases in the region of a known defect, or to be refused, one is run."""
@@ -32,4 +32,5 @@ def reason_to_skip(case: CaseSpec, covering: Collection[str], backend: str) -> s
 
 def lacking(case: CaseSpec, backend: str) -> str:
     """What a case needs that ranks on this backend do not have; empty for one that can run."""
-    return needs_gpu(anatomy(case)) if backend == "gloo" else ""
+    needs = needs_gpu if backend == "gloo" else needs_gloo
+    return needs(anatomy(case))

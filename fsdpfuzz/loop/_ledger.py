@@ -21,6 +21,7 @@ from fsdpfuzz.loop._events import (
     Script,
     Scripting,
 )
+from fsdpfuzz.loop._held import signals_held
 from fsdpfuzz.loop._peers import Alone, Peers
 from fsdpfuzz.loop._reduction import Reduction
 from fsdpfuzz.loop._session import Examined, Session
@@ -229,22 +230,25 @@ class Ledger:
 
     def _merge(self, met: Found, cause: Cause, *keys: str) -> None:
         """Books a finding of its own as a further key of a cause."""
-        del self._found[met.finding.key, None]
-        if met.case != cause.found.case:
-            self.session.drop(met.case)
-        self._add_key(cause, met.finding.key, *keys)
+        with signals_held():
+            del self._found[met.finding.key, None]
+            if met.case != cause.found.case:
+                self.session.drop(met.case)
+            self._add_key(cause, met.finding.key, *keys)
 
     def _doubt(self, examined: Examined, finding: Finding, property_name: str) -> None:
         """Keeps what showed once and not again; it is no finding."""
-        found = self._seen_in(examined, finding, property_name, None)
-        self._doubtful[finding.key] = found
+        with signals_held():
+            found = self._seen_in(examined, finding, property_name, None)
+            self._doubtful[finding.key] = found
         self.emit(Notice(text=f"unconfirmed, {found.rate}: {finding.key}; kept: {found.case}"))
 
     def _book(
         self, examined: Examined, finding: Finding, property_name: str, known: str | None
     ) -> Found:
-        found = self._seen_in(examined, finding, property_name, known)
-        self._found[finding.key, known] = found
+        with signals_held():
+            found = self._seen_in(examined, finding, property_name, known)
+            self._found[finding.key, known] = found
         self.emit(FindingMet(found=found))
         return found
 
@@ -268,7 +272,7 @@ class Ledger:
         try:
             reduction.run()
         except (KeyboardInterrupt, PoolError):
-            self._replaced(met, self._smallest(met, reduction))
+            self._replaced(met, reduction)
             raise
         left = reduction.examined.verdict.findings
         other = self._shown(left)
@@ -276,7 +280,7 @@ class Ledger:
             self._merge(met, other, reduction.finding.key)
             self._peers.reduced(None)
             return
-        found = self._replaced(met, self._smallest(met, reduction))
+        found = self._replaced(met, reduction)
         cause = Cause(found, reduction.examined.case, left, Ablation(complete=False))
         self._causes.append(cause)
         cause.ablation = reduction.ablation(self._most_ranks())
@@ -314,8 +318,12 @@ class Ledger:
             shrunk=True,
         )
 
-    def _replaced(self, old: Found, new: Found) -> Found:
-        """Books a finding anew; its key may say less than before."""
+    def _replaced(self, old: Found, reduction: Reduction) -> Found:
+        """Books a finding anew with its smallest case; its key may say less than before."""
+        with signals_held():
+            return self._instead(old, self._smallest(old, reduction))
+
+    def _instead(self, old: Found, new: Found) -> Found:
         if new.finding.key != old.finding.key:
             new = replace(new, also=(*new.also, old.finding.key))
         self._keys.add(new.finding.key)

@@ -101,7 +101,8 @@ def _search(settings: RunSettings, ledger: Ledger, properties: tuple[Property, .
     with (folder / DIGESTS).open("w", encoding="ascii", buffering=1) as ledger.digests:
         for case in ledger.session.pending():
             ledger.meet(ledger.session.examine(case), properties[0].name)
-        for case in ledger.session.first:
+        number, jobs = settings.place
+        for case in ledger.session.first[number::jobs]:
             if case.api in settings.apis and case.world_size <= max(settings.world_sizes):
                 ledger.meet(ledger.session.examine(case), properties[0].name)
         shares = shares_of(settings.max_examples, len(properties))

@@ -70,6 +70,9 @@ class RunSettings:
     max_seconds: float | None = None
     notes: Path | None = None
     """Folder for what one run writes alone, where several have one folder; None for that one."""
+    place: tuple[int, int] = (0, 1)
+    """Of the runs side by side on its backend: which one it is, and how many there are. What each
+    run begins with they share out."""
 
 
 def default_corpus() -> Path:

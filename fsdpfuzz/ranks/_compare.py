@@ -69,9 +69,10 @@ class Batch:
             self._missing.append(self._misshapen(name, observed, expected))
         elif observed.numel():
             right = expected.detach().reshape(-1)
-            # What FSDP keeps on the CPU goes to where the reference is.
-            seen = observed.detach().reshape(-1).to(right.device)
-            self._items.append(_Item(name, seen, right, reduced))
+            # All go to one device: what FSDP keeps on the CPU lies beside buffers on a GPU.
+            device = self._items[0].expected.device if self._items else right.device
+            seen = observed.detach().reshape(-1).to(device)
+            self._items.append(_Item(name, seen, right.to(device), reduced))
 
     def finish(self) -> tuple[Comparison, ...]:
         """All comparisons; waits for the device once, or twice when something is off."""

@@ -122,7 +122,9 @@ class Recorder:
         for p in self._named.values():
             found += [p.detach()] if p.grad is None else [p.detach(), p.grad]
         sizes = [tensor.abs().max().to(torch.float64) for tensor in found if tensor.numel()]
-        return torch.stack(sizes).max() if sizes else torch.zeros(())
+        if not sizes:
+            return torch.zeros((), dtype=torch.float64, device=self._device)
+        return torch.stack(sizes).max()
 
     def _gradients(self) -> dict[str, Tensor | None]:
         return {n: None if p.grad is None else p.grad.clone() for n, p in self._named.items()}

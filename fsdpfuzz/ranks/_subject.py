@@ -154,8 +154,11 @@ class Observer:
             self._compare_input_grad(op, item)
         if not any(item.loss.requires_grad for item in finished):
             return  # there was nothing to go back through
-        self.unit_states.append(UnitState(op=op, unsharded=self.sharded.unsharded()))
-        if finished[0].synchronised:
+        synchronised = finished[0].synchronised
+        waiting = None if synchronised or self._a.fsdp1 else self.sharded.grad_bytes()
+        unsharded = self.sharded.unsharded()
+        self.unit_states.append(UnitState(op=op, unsharded=unsharded, waiting=waiting))
+        if synchronised:
             self._compare(op, "grad")
 
     def _compare(self, op: int, quantity: Literal["grad", "param"]) -> None:

@@ -13,6 +13,7 @@ from fsdpfuzz.case import (
     Anatomy,
     CaseSpec,
     anatomy,
+    cast_buffer,
     digest,
     join,
     recomputed,
@@ -114,7 +115,10 @@ def _buffers(
     for name, buffer in variables["model"].named_buffers():
         fqn = clean_tensor_name(name)
         if fqn not in unsettled:
-            batch.add(fqn, buffer.detach(), reference.single.buffers.get(fqn))
+            right, dtype = reference.single.buffers.get(fqn), cast_buffer(a.last, fqn)
+            if right is not None and dtype is not None and right.is_floating_point():
+                right = right.to(getattr(torch, dtype))
+            batch.add(fqn, buffer.detach(), right)
     return batch.finish()
 
 

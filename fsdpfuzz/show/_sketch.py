@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from fsdpfuzz.case import Anatomy, CaseSpec, Parameter, Place, anatomy, innermost
+from fsdpfuzz.case import Anatomy, CaseSpec, Parameter, Place, anatomy, innermost, side_of
 from fsdpfuzz.show._words import common_options, kind_words, unit_words
 
 MarkKind = Literal["unit", "checkpoint", "frozen", "tied", "unused", "held_out", "ignored"]
@@ -89,8 +89,9 @@ class _Marks:
             found.append(Mark(kind="unit", text=unit_words(unit, self._said)))
         for checkpoint in self._a.case.checkpoints:
             if checkpoint.path == place.path:
-                text = checkpoint.words(at_unit=unit is not None)
-                at = 0 if checkpoint.side == "around" else len(found)
+                side = side_of(self._a, checkpoint)
+                text = checkpoint.words(side)
+                at = 0 if side == "around" else len(found)
                 found.insert(at, Mark(kind="checkpoint", text=text))
         return tuple(found)
 

@@ -69,7 +69,7 @@ def variant_words(a: Anatomy, variant: Variant) -> str:
         ]
         words.append(f"{plan_words(own)}: {names(units)}")
     if variant.checkpoints is not None:
-        placed = [f"{c.path or 'root'} {c.words(at_unit=False)}" for c in variant.checkpoints]
+        placed = [f"{c.path or 'root'} {c.words()}" for c in variant.checkpoints]
         words.append(f"checkpoints {names(placed) or 'none'}")
     if variant.frozen is not None:
         words.append(f"frozen {names(variant.frozen) or 'none'}")

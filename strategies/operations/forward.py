@@ -20,11 +20,15 @@ def draw(program: Program) -> None:
 
 
 def _accumulated(program: Program) -> None:
-    """All micro-batches of a step but its last may leave gradients unreduced."""
+    """All micro-batches of a step but its last may leave gradients unreduced.
+
+    Mostly so where they are reduced in another dtype, in which they then have to be added up.
+    """
     d = program.d
-    if not d.chance(31):
+    wide = any(unit.precision and unit.precision.reduce for unit in d.case.plan.units)
+    if not d.chance(65 if wide else 31):
         return
-    synced, joined = not d.chance(50), d.chance(15)
+    synced, joined = not d.chance(75 if wide else 50), d.chance(15)
     for iteration in program.iterations:
         for _ in range(d.between(0, MAX_MICRO_BATCHES - 1)):
             # Forwards before one backward either all reduce or none does.
@@ -35,8 +39,9 @@ def _accumulated(program: Program) -> None:
 def _alone(program: Program) -> None:
     """As an evaluation does: of the root, or of a unit below it once the root has run."""
     d = program.d
+    low = any(unit.precision for unit in d.case.plan.units)
     for i, gap in enumerate(program.gaps):
-        if not d.chance(6, fine_tune=25, exec_order=25):
+        if not d.chance(20 if low else 6, fine_tune=25, exec_order=25):
             continue
         dropped = d.chance(40)
         lone = Forward(drop=True) if dropped else Forward(grad=False)

@@ -10,20 +10,27 @@ from fsdpfuzz.case import Dropout, Gain, Precision, Unit, within
 from fsdpfuzz.strategies.drawing import Drawing, all_units, one_unit
 
 _HALF: tuple[Literal["bfloat16", "float16"], ...] = ("bfloat16", "float16")
+_REDUCED: tuple[Literal["float32"] | None, ...] = (None, "float32", "float32")
 
 
 def draw(d: Drawing) -> None:
     """Mostly one for all units: what a unit puts out has to fit the next. Shrinks towards none.
 
-    A buffer would have to be cast as well, and then differ from the reference's by that. The
-    gradient of a gain is a sum over all that it scales, which may cancel but for rounding. What
-    a norm makes of a row that was dropped can leave the range of float16.
+    Buffers are cast as parameters are, which fsdp2 cannot do: what they scale has to fit the next
+    layer. The gradient of a gain is a sum over all that it scales, which may cancel but for
+    rounding. What a norm makes of a row that was dropped can leave the range of float16.
     """
-    if not d.chance(6, fine_tune=40, memory=40) or d.apart:
+    buffers = any(place.buffers for place in d.a.places)
+    if any(isinstance(place.node, Dropout | Gain) for place in d.a.places) or (
+        buffers and not (d.a.fsdp1 and "" in d.a.units)
+    ):
         return
-    if any(place.buffers or isinstance(place.node, Dropout | Gain) for place in d.a.places):
+    often = 30 if buffers else 12
+    if not d.chance(often, fine_tune=40, memory=40) or d.apart:
         return
-    precision = Precision(param=d.pick(_HALF), reduce=d.pick((None, "float32")))
+    param, reduce = d.pick(_HALF), d.pick(_REDUCED)
+    buffer = param if buffers else None
+    precision = Precision(param=param, reduce=reduce, buffer=buffer)
     all_units(d, "precision", precision)
     if d.chance(40):
         other = d.chance(50)

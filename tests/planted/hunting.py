@@ -13,6 +13,8 @@ from fsdpfuzz.loop import (
     PROFILES,
     Api,
     Backend,
+    Event,
+    FindingDone,
     Found,
     RunSettings,
     SessionSettings,
@@ -38,8 +40,13 @@ def hunt(
     apis: tuple[Api, ...] = ("fsdp2",),
     scripts: bool = True,
     world_sizes: tuple[int, ...] = (2,),
+    until: tuple[str, ...] = (),
 ) -> Summary:
-    """A run under a plant; a finding is reduced in ``tries`` runs of a case at most."""
+    """A run under a plant; a finding is reduced in ``tries`` runs of a case at most.
+
+    It ends before ``number`` examples once it has new findings whose keys start with each of
+    ``until``, reduced and scripted.
+    """
     profile = replace(PROFILES["dev"], shrink_tries=tries, shrink_seconds=600.0)
     settings = RunSettings(
         session=SessionSettings(
@@ -55,7 +62,21 @@ def hunt(
         apis=apis,
         world_sizes=world_sizes,
     )
-    return run(settings, lambda _: None, script=write_script if scripts else None)
+    return run(settings, Enough(until), script=write_script if scripts else None)
+
+
+class Enough:
+    """Ends a run that has found what it was for."""
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self._left = set(keys)
+
+    def __call__(self, event: Event) -> None:
+        """Hears what the run tells; `KeyboardInterrupt` ends it in good order."""
+        if isinstance(event, FindingDone) and event.found.known is None and self._left:
+            self._left = {key for key in self._left if not event.found.finding.key.startswith(key)}
+            if not self._left:
+                raise KeyboardInterrupt
 
 
 def found_by(summary: Summary, start: str) -> Found:

@@ -11,8 +11,8 @@ from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by,
 
 def test_what_is_written_is_lost(tmp_path: Path) -> None:
     plant = "benchmarks.faults.plants:local_shard_not_written"
-    summary = hunt(plant, tmp_path, number=120, apis=("fsdp1",))
-    found = found_by(summary, "param_parity/mismatch/fsdp1")
+    key = "param_parity/mismatch/fsdp1"
+    found = found_by(hunt(plant, tmp_path, number=120, apis=("fsdp1",), until=(key,)), key)
     case = case_of(found)
     assert linears(case) <= 1
     assert found.finding.operation == "full_params"

@@ -33,7 +33,8 @@ LINES = 60
 )
 def test_a_fault_of_one_unit(plant: str, property_name: str, key: str, tmp_path: Path) -> None:
     number = 8 if "hang" in key else 20  # each hang costs more than a second
-    found = found_by(hunt(plant, tmp_path, property_name=property_name, number=number), key)
+    summary = hunt(plant, tmp_path, property_name=property_name, number=number, until=(key,))
+    found = found_by(summary, key)
     case = case_of(found)
     assert linears(case) <= 2
     assert case.world_size == 2
@@ -43,9 +44,9 @@ def test_a_fault_of_one_unit(plant: str, property_name: str, key: str, tmp_path:
 
 
 def test_two_faults_at_once_are_told_apart(tmp_path: Path) -> None:
-    summary = hunt(f"{UNITS}:two_at_once", tmp_path)
-    averaging = found_by(summary, "grad_parity/mismatch/fsdp2")
-    sharding = found_by(summary, "resharded_after_backward/leak/fsdp2")
+    keys = ("grad_parity/mismatch/fsdp2", "resharded_after_backward/leak/fsdp2")
+    summary = hunt(f"{UNITS}:two_at_once", tmp_path, until=keys)
+    averaging, sharding = (found_by(summary, key) for key in keys)
     assert averaging.repro != sharding.repro
     assert linears(case_of(averaging)) <= 2
     for found in (averaging, sharding):

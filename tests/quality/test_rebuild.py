@@ -8,6 +8,7 @@ import pytest
 
 from fsdpfuzz.case import (
     Backward,
+    Buffered,
     CaseSpec,
     Checkpoint,
     Dense,
@@ -17,6 +18,7 @@ from fsdpfuzz.case import (
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
+    Mode,
     Optimizer,
     Plan,
     Rebuild,
@@ -51,10 +53,10 @@ CONTEXT = Context(torch="", backend="gloo", environment=())
 
 def case(before: Plan, after: Plan, **fields: object) -> CaseSpec:
     program = (*TRAIN, Rebuild(plan=after), *TRAIN, StateDict(form="sharded"), *TRAIN)
-    given = {"optimizer": Optimizer(), "program": program, **fields}
+    model = Sequential(children=(Linear(out=4), Linear(out=3)))
+    given = {"model": model, "optimizer": Optimizer(), "program": program, **fields}
     return CaseSpec(
         world_size=2,
-        model=Sequential(children=(Linear(out=4), Linear(out=3))),
         inputs=Dense(width=3),
         plan=before,
         **given,  # type: ignore[arg-type]
@@ -66,6 +68,12 @@ CASES = {
     "fsdp1 to the root": case(NESTED1, ROOT1, optimizer=Optimizer(name="adam", lr=0.01)),
     "fsdp2 to nested": case(ROOT2, NESTED2, optimizer=Optimizer(name="adamw", lr=0.01)),
     "fsdp2 to the root": case(NESTED2, ROOT2, checkpoints=(Checkpoint(path="1", side="around"),)),
+    "fsdp2 in eval mode": case(
+        NESTED2,
+        ROOT2,
+        model=Sequential(children=(Linear(out=4), Linear(out=3), Buffered(updates=True))),
+        program=(Mode(train=False), *TRAIN, Rebuild(plan=ROOT2), *TRAIN),
+    ),
     "fsdp2 after thawing": case(
         NESTED2,
         NESTED2,

@@ -17,8 +17,16 @@ PLANTS = "tests.planted.replicas"
 @pytest.mark.parametrize(("api", "ranks"), [("fsdp2", 2), ("fsdp1", 4)])
 def test_a_fault_of_replicas(fault: str, api: Api, ranks: int, tmp_path: Path) -> None:
     # FSDP1 does not reduce over replicas of one rank anyway, which is known.
-    summary = hunt(f"{PLANTS}:{fault}", tmp_path, number=60, apis=(api,), world_sizes=(ranks,))
-    found = found_by(summary, f"grad_parity/mismatch/{api}")
+    key = f"grad_parity/mismatch/{api}"
+    summary = hunt(
+        f"{PLANTS}:{fault}",
+        tmp_path,
+        number=60,
+        apis=(api,),
+        world_sizes=(ranks,),
+        until=(key,),
+    )
+    found = found_by(summary, key)
     case = case_of(found)
     assert linears(case) <= 2
     assert features(case)["mesh"] in ("both", "one shard")
@@ -29,9 +37,8 @@ def test_a_fault_of_replicas(fault: str, api: Api, ranks: int, tmp_path: Path) -
 def test_a_gradient_that_is_cut_along_another_dimension(tmp_path: Path) -> None:
     # What is drawn for a seed hangs on the modules loaded by then: Hypothesis takes numbers from
     # them. One case in about fifty places a parameter so.
-    found = found_by(
-        hunt(f"{PLANTS}:gradient_along_rows", tmp_path, number=200), "grad_parity/mismatch/fsdp2"
-    )
+    key = "grad_parity/mismatch/fsdp2"
+    found = found_by(hunt(f"{PLANTS}:gradient_along_rows", tmp_path, number=200, until=(key,)), key)
     case = case_of(found)
     assert linears(case) <= 2
     placed = [placement for unit in case.plan.units for placement in unit.shard_placement]  # type: ignore[union-attr]

@@ -44,6 +44,7 @@ def smallest(fault: str) -> tuple[CaseSpec, Finding]:
             tries=RUNS,
             apis=(api,),
             scripts=False,
+            until=(invariant,),
         )
         found = found_by(summary, invariant)
         return case_of(found), found.finding

@@ -9,11 +9,12 @@ from fsdpfuzz.case.micro_batches import MicroBatches
 from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
 
 PLANTS = "benchmarks.faults.plants"
+KEY = "grad_parity/mismatch/fsdp2"
 
 
 def test_a_fault_of_a_deferred_all_reduce(tmp_path: Path) -> None:
     plant = f"{PLANTS}:fsdp2_deferred_gradients_dropped"
-    found = found_by(hunt(plant, tmp_path, number=150), "grad_parity/mismatch/fsdp2")
+    found = found_by(hunt(plant, tmp_path, number=150, until=(KEY,)), KEY)
     case = case_of(found)
     assert linears(case) <= 2
     assert case.micro_batches == MicroBatches(all_reduce_only=True)
@@ -22,7 +23,7 @@ def test_a_fault_of_a_deferred_all_reduce(tmp_path: Path) -> None:
 
 def test_a_fault_of_a_divide_factor(tmp_path: Path) -> None:
     plant = f"{PLANTS}:fsdp2_divide_factor_of_one_shard"
-    found = found_by(hunt(plant, tmp_path, number=200), "grad_parity/mismatch/fsdp2")
+    found = found_by(hunt(plant, tmp_path, number=200, until=(KEY,)), KEY)
     case = case_of(found)
     assert linears(case) <= 2
     assert case.micro_batches is None

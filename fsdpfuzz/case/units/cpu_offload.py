@@ -38,6 +38,16 @@ class CpuOffload(Option):
             return "FSDP1's CPU offload needs a GPU to compute on"
         return ""
 
+    def needs_gloo(self, a: Anatomy) -> str:
+        """FSDP2 reduces the norm where the gradients are; a group of NCCL alone raises there.
+
+        PyTorch asks for a group of ``cpu:gloo,cuda:nccl`` then (pytorch issue 148532).
+        """
+        offloaded = not a.fsdp1 and any(getattr(unit, self.name) for unit in a.options.values())
+        if offloaded and any(op.joins_gradients for op in a.case.program):
+            return "FSDP2 clips offloaded gradients by collectives on the CPU"
+        return ""
+
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """``cpu_offload`` or ``offload_policy``; pinning memory needs a GPU."""
         if "sharding" in unit.__struct_fields__:

@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import Dtype, Part, default_of, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
+from fsdpfuzz.case.paths import innermost
 from fsdpfuzz.case.recipe import Value, call, dtype
 from fsdpfuzz.case.units.base import Option, anywhere
 from fsdpfuzz.errors import CaseError
@@ -218,6 +219,17 @@ def coarsest(plan: Plan) -> Dtype:
             given = (told.param, told.reduce, told.buffer, told.output)
             names += [name for name in given if name is not None]
     return max(names, key=lambda name: EPSILON[name])
+
+
+def cast_buffer(a: Anatomy, fqn: str) -> Dtype | None:
+    """The dtype to which FSDP has cast a floating-point buffer by the end of the program.
+
+    It does so when the root runs or saves for the first time. None where the buffer keeps its own.
+    """
+    unit = innermost(fqn.rpartition(".")[0], a.units)
+    precision = None if unit is None else a.options[unit].precision
+    starts = any(op.kind() in ("forward", "state_dict") for op in a.case.program)
+    return precision.buffer if precision is not None and starts else None
 
 
 def coarsest_buffer(a: Anatomy) -> Dtype | None:

@@ -34,6 +34,7 @@ from tests.unit.case.saved import documents, saved
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 TIE = Tie(source="0.weight", target="1.0.weight")
+BY_CLASS = Fsdp1Plan(units=(Fsdp1Unit(path=""),), wrap="module_classes", classes=("linear",))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,20 @@ TIE = Tie(source="0.weight", target="1.0.weight")
         (
             make(fsdp2(""), checkpoints=(Checkpoint(path="1", reentrant=True),)),
             {"checkpoint": "wrapper-reentrant-within", "recomputed_unit": "off"},
+        ),
+        (
+            make(fsdp1("", "1"), checkpoints=(Checkpoint(path="1"),)),
+            {"checkpoint": "wrapper-inside", "unit_called_again": "off"},
+        ),
+        (
+            # Whoever calls the module does it, hooks of the unit included.
+            make(fsdp1("", "1"), checkpoints=(Checkpoint(path="1", kind="function_offload"),)),
+            {"checkpoint": "function_offload-around", "unit_called_again": "on"},
+        ),
+        (
+            # A class finds a module that has its checkpoint already.
+            make(BY_CLASS, checkpoints=(Checkpoint(path="0"),)),
+            {"checkpoint": "wrapper-around", "unit_called_again": "on"},
         ),
         (make(fsdp2(""), model=Repeat(body=Linear(out=4), no_grad="body")), {"reused": "no_grad"}),
         (make(fsdp2(""), world_size=4), {"world_size": "4", "empty_shard": "on"}),
@@ -122,6 +137,16 @@ def test_features_of_a_unit() -> None:
     other = unit_features(anatomy(case), "")
     assert (other["root"], other["recomputed"], other["freeze"]) == ("model", "no", "none")
     assert found["reshard_after_forward"] != other["reshard_after_forward"]
+
+
+def test_a_tied_parameter_is_recomputed_under_either_name() -> None:
+    """The unit manages it once, by the other name."""
+    model = Sequential(children=(Linear(out=4), Linear(out=4, bias=False)))
+    tie = Tie(source="0.weight", target="1.weight")
+    placed = (Checkpoint(path="1", reentrant=True),)
+    case = make(fsdp1(""), model=model, ties=(tie,), checkpoints=placed)
+    found = unit_features(anatomy(case), "")
+    assert (found["recomputed"], found["reentrant"]) == ("part", "part")
 
 
 def test_features_of_a_unit_of_the_other_api_are_left_out() -> None:

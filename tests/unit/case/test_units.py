@@ -9,8 +9,10 @@ import pytest
 
 from fsdpfuzz.case import (
     REJECTIONS,
+    Backward,
     CaseSpec,
     Dense,
+    Forward,
     Fsdp1Plan,
     Fsdp1Unit,
     Fsdp2Plan,
@@ -26,10 +28,12 @@ from fsdpfuzz.case import (
     anatomy,
     foreseen_rejections,
     mixed_units,
+    needs_gloo,
     needs_gpu,
     unit_of,
     within,
 )
+from fsdpfuzz.case.operations import Clip
 
 MODEL = Sequential(
     children=(
@@ -249,3 +253,14 @@ def test_the_dimension_says_what_cpus_cannot_run() -> None:
     assert needs_gpu(anatomy(make(Fsdp2Plan(units=(Fsdp2Unit(path="", cpu_offload=True),))))) == ""
     part = Fsdp1Plan(units=(Fsdp1Unit(path="0", cpu_offload=True), Fsdp1Unit(path="")))
     assert "needs a GPU" in needs_gpu(anatomy(make(part)))
+
+
+def test_the_dimension_says_what_nccl_alone_cannot_reduce() -> None:
+    """PyTorch asks for a process group of both backends there."""
+    program = (Forward(), Backward(), Clip(max_norm=1.0))
+    offloaded = Fsdp2Plan(units=(Fsdp2Unit(path="0", cpu_offload=True), Fsdp2Unit(path="")))
+    assert "on the CPU" in needs_gloo(anatomy(make(offloaded, program=program)))
+    assert needs_gloo(anatomy(make(offloaded, program=program[:-1]))) == ""
+    assert needs_gloo(anatomy(make(fsdp2("0", ""), program=program))) == ""
+    # FSDP1 brings the norm to the GPU.
+    assert needs_gloo(anatomy(make(fsdp1("", cpu_offload=True), program=program))) == ""

@@ -25,7 +25,7 @@ from fsdpfuzz.case import (
     anatomy,
 )
 from fsdpfuzz.case.operations import Clip, FullParams, OptimState
-from fsdpfuzz.expect import grad_bytes, managed_bytes, shard_bytes
+from fsdpfuzz.expect import grad_bytes, managed_bytes, shard_bytes, waiting_bytes
 from fsdpfuzz.invariants import ORDER_ERROR, ORDER_WARNING
 from fsdpfuzz.observations import (
     Comparison,
@@ -107,6 +107,9 @@ _CLIPPED = msgspec.structs.replace(
 _NORM = comparison(quantity="result", name="total_norm", op=2)
 _READ = msgspec.structs.replace(CASE, program=(*CASE.program, FullParams()))
 _KEPT = msgspec.structs.replace(CASE, program=(*CASE.program, OptimState()))
+_WAITING = msgspec.structs.replace(
+    CASE, program=(Forward(sync=False), Backward(), Forward(), Backward(), Step())
+)
 _A, _T = anatomy(CASE), anatomy(_TRACKED)
 _AT_BACKWARD = (UnitState(op=1, unsharded=()),)
 
@@ -155,7 +158,17 @@ _REFUSAL = raised(type="ValueError", documented=True, stage="case:wrap")
 _PLACE = "torch/distributed/fsdp/_flat_param.py:unshard:size # does not match _"
 _SILENT = msgspec.structs.replace(_REFUSED, message="something else")
 
+
+def _waits(part: int) -> Subject:
+    due = waiting_bytes(anatomy(_WAITING), 1, 0)
+    assert due
+    return subject(unit_states=(UnitState(op=1, unsharded=(), waiting=due // part),))
+
+
 FAULTS: dict[str, Fault] = {
+    "waiting_gradients": _subject(
+        "waiting_gradients/mismatch/fsdp2:less", _WAITING, _waits(1), _waits(2)
+    ),
     "order_error": Fault(
         _PARTED,
         observed(errors=(_REFUSED, _REFUSED), case=_PARTED),

@@ -192,6 +192,18 @@ def test_a_run_begins_with_what_is_known_to_differ(bench: Bench) -> None:
     assert [(f.finding.change, f.examples_to_find) for f in summary.findings] == [("fixed", 0)]
 
 
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_runs_side_by_side_share_what_they_begin_with(bench: Bench, jobs: int) -> None:
+    kept = tuple(make_case(outs=(width,), seed=101) for width in (5, 6, 7))
+    begun = []
+    for number in range(jobs):
+        two = Two(bench, first=kept)
+        before = len(bench.log)
+        a_run(two, place=(number, jobs))
+        begun += [name for name, _ in bench.log[before:] if name in {digest(c) for c in kept}]
+    assert sorted(begun) == sorted(digest(case) for case in kept)
+
+
 def test_the_smallest_cases_of_what_only_one_torch_has() -> None:
     known = shipped()
     tie = known.minimal("fsdp2-tie-across-groups")

@@ -232,7 +232,9 @@ def test_jobs_share_the_examples_and_have_seeds_and_folders_of_their_own() -> No
     assert len({job.session.seed for job in jobs}) == 3
     assert {job.session.kept for job in jobs} == {Path("out")}
     assert [str(job.notes) for job in jobs] == ["out/jobs/1", "out/jobs/2", "out/jobs/3"]
+    assert [job.place for job in jobs] == [(0, 1), (0, 2), (1, 2)]
     assert jobs == jobs_of([(on("gloo"), 1), (on("nccl"), 2)])
+    assert {job.place[1] for job in jobs_of([(on("gloo"), 20)])} == {11}
     assert [job.max_examples for job in jobs_of([(on("gloo"), 20)])] == [1] * 11
     (line,) = Lines().cut(line_of(jobs[0]))
     assert settings.decode(line) == jobs[0]

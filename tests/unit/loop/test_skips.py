@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.case import CaseSpec, Fsdp1Plan, Fsdp1Unit, check, digest
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    check,
+    digest,
+)
+from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.loop._known import SHARE, reason_to_skip
 from fsdpfuzz.loop._ledger import Ledger
 from tests.unit.loop.standins import Bench, FakeKnown, finding, make_case, verdict_of
@@ -49,6 +60,11 @@ def test_what_this_machine_cannot_run_is_never_run(bench: Bench) -> None:
     assert {reason_to_skip(case, (), "nccl") for case in cases} == {None}
     with bench.session(strict=True) as session:
         assert session.skips(cases[0]) == "machine"
+    sharded = Fsdp2Plan(units=(Fsdp2Unit(path="", cpu_offload=True),))
+    program = (Forward(), Backward(), Clip(max_norm=1.0))
+    cases = [msgspec.structs.replace(case, plan=sharded, program=program) for case in MANY]
+    assert {reason_to_skip(case, (), "gloo") for case in cases} == {None}
+    assert {reason_to_skip(case, (), "nccl") for case in cases} == {"machine"}
 
 
 def skipping(bench: Bench, **settings: object) -> tuple[Ledger, list[CaseSpec]]:

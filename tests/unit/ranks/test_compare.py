@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from fsdpfuzz.case import EPSILON
 from fsdpfuzz.expect import FLOAT32_EPS
@@ -205,3 +206,14 @@ def test_what_an_operation_gives_is_compared_by_name() -> None:
     assert entries_of("whole", {"0.weight": one}) == {"whole[0.weight]": one}
     nested = entries_of("optim", {"0.weight": {"step": one, "exp_avg": two}})
     assert nested == {"optim[0.weight].step": one, "optim[0.weight].exp_avg": two}
+
+
+def test_all_tensors_of_a_batch_are_compared_on_one_device() -> None:
+    """What FSDP offloads lies on the CPU, a buffer beside it on the GPU."""
+    given = batch()
+    with FakeTensorMode():
+        for name, kind in (("offloaded", "cpu"), ("buffer", "cuda"), ("weight", "cpu")):
+            given.add(name, torch.ones(2, device=kind), torch.ones(2, device=kind))
+        with pytest.raises(DataDependentOutputException):
+            # As far as tensors without values can get.
+            given.finish()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fsdpfuzz.case import CaseSpec, Fsdp1Plan, Fsdp1Unit, Precision, anatomy
 from fsdpfuzz.observations import Comparison, Subject
 from fsdpfuzz.ranks._compare import NOT_FINITE, Baseline, baselines_of
-from fsdpfuzz.ranks._reference import NEVER, Reference, Trace, lower_dtypes
+from fsdpfuzz.ranks._reference import NEVER, Recorder, Reference, Trace, lower_dtypes
 from fsdpfuzz.ranks._train import _until
 from tests.unit.loop.standins import make_case
 
@@ -99,3 +100,12 @@ def test_the_furthest_of_the_lower_dtypes_counts() -> None:
     assert baselines_of(wide, single, [half, {"a": None}]) == {"a": Baseline(0.5, 4.0, 4.0)}
     lost = {"a": torch.tensor([float("nan")], dtype=HALF)}
     assert baselines_of(wide, single, [lost])["a"].coarse == NOT_FINITE
+
+
+def test_the_size_of_nothing_is_on_the_device_as_others_are() -> None:
+    """A state dict is taken of a model without parameters before anything was computed."""
+    case = make_case()
+    with FakeTensorMode():
+        recorder = Recorder(anatomy(case), ddp=False, device=torch.device("cuda"))
+        size = recorder._size({}, [])
+    assert (size.device.type, size.dtype) == ("cuda", torch.float64)

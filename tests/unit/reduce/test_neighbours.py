@@ -208,6 +208,16 @@ def test_each_operation_that_can_go_is_tried(case: CaseSpec) -> None:
     assert set(pairs) & tried
 
 
+def test_one_of_the_losses_that_share_a_backward_is_tried_without() -> None:
+    shared = (Forward(), Forward(masked=0), Backward())
+    program = (*shared, Forward(), Backward())
+    tried = {n.case.program for n in simpler(msgspec.structs.replace(SECOND, program=program))}
+    assert {program[1:], program[:1] + program[2:], shared, program[3:]} <= tried
+    # The loss of another backward stays with its own.
+    assert (*shared[:2], Backward()) in tried
+    assert (Forward(), Forward(masked=0), Forward(), Backward()) not in tried
+
+
 @pytest.mark.parametrize("case", [FIRST, SECOND], ids=["fsdp1", "fsdp2"])
 def test_each_child_that_can_go_is_tried(case: CaseSpec) -> None:
     tried = {n.case.model for n in simpler(case)}

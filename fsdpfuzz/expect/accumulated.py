@@ -1,0 +1,53 @@
+"""How many bytes of gradients wait for their reduction: those that no backward has reduced yet."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import WIDTHS, Anatomy, Backward, Flip, Forward, RequiresGrad, ZeroGrad
+from fsdpfuzz.expect.bytes import grad_bytes
+
+
+def waiting_bytes(a: Anatomy, op: int, rank: int) -> int | None:
+    """Bytes of gradients of fsdp2, waiting and reduced, after the backward ``op``.
+
+    It adds up whole gradients in ``reduce_dtype``, without one in the dtype that a unit computes
+    in. None where it depends on more than the case which gradients there are.
+    """
+    if a.fsdp1 or not _all_there(a):
+        return None
+    total = 0
+    for owner, parameters in a.at(op).managed.items():
+        if owner is None:
+            return None
+        given = a.at(op).options[owner].precision
+        name = given and (given.reduce or given.param)
+        total += WIDTHS[name or "float32"] * sum(p.numel for p in parameters)
+    return total + (grad_bytes(a.at(op), rank) if _reduced_before(a, op) else 0)
+
+
+def _all_there(a: Anatomy) -> bool:
+    """Whether a backward leaves a gradient of every parameter."""
+    case = a.case
+    reentrant = any(c.reentrant for c in case.checkpoints)
+    return not (
+        a.frozen
+        or case.held_out
+        or a.switches
+        or a.split_ties
+        or any(not p.used for p in a.parameters)
+        or (reentrant and not case.inputs.needs_grad())
+        or any(isinstance(op, Flip | RequiresGrad) for op in case.program)
+        or any(isinstance(op, Forward) and op.target for op in case.program)
+    )
+
+
+def _reduced_before(a: Anatomy, last: int) -> bool:
+    """Whether reduced gradients of an earlier backward are still there."""
+    reduced, synchronised = False, True
+    for op in a.case.program[:last]:
+        if isinstance(op, Forward) and op.waits:
+            synchronised = op.sync
+        elif isinstance(op, Backward):
+            reduced = reduced or synchronised
+        elif op.renews or (isinstance(op, ZeroGrad) and op.set_to_none):
+            reduced = False
+    return reduced
