@@ -96,7 +96,13 @@ class WholeParity(Parity):
             variable = parts_of(finding.name)[0]
             names = call("steps.names.keys", Variable(variable))
             judge = judged("other", f"the keys of {variable}", SEEN, RIGHT)
-            return Evidence(last=finding.op, against="reference", seen=(names,), judge=judge)
+            return Evidence(
+                last=finding.op,
+                against="reference",
+                loads_state=False,
+                seen=(names,),
+                judge=judge,
+            )
         seen = looked_at(finding.name) if self.results else Variable(finding.quantity)
         return Evidence(
             last=finding.op,

@@ -9,16 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._state_dict_utils import _gather_state_dict
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.distributed.fsdp import (
     FullOptimStateDictConfig,
-    FullStateDictConfig,
     ShardedOptimStateDictConfig,
-    ShardedStateDictConfig,
     StateDictType,
 )
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -27,34 +20,16 @@ from torch.optim import Optimizer
 Table = dict[str, dict[str, Tensor]]
 
 
-def save(model: nn.Module, optimizer: Optimizer, **options: Any) -> dict[str, Any]:
-    """``get_optimizer_state_dict``."""
-    return get_optimizer_state_dict(model, optimizer, options=StateDictOptions(**options))
-
-
-def load(model: nn.Module, optimizer: Optimizer, state: dict[str, Any], **options: Any) -> None:
-    """``set_optimizer_state_dict``."""
-    set_optimizer_state_dict(model, optimizer, state, options=StateDictOptions(**options))
-
-
 def save_own(
     model: nn.Module, optimizer: Optimizer, full: bool, offload: bool = False, rank0: bool = False
 ) -> dict[str, Any]:
     """fsdp1's own ``optim_state_dict``."""
     if full:
-        with FSDP.state_dict_type(
-            model,
-            StateDictType.FULL_STATE_DICT,
-            FullStateDictConfig(),
-            FullOptimStateDictConfig(offload_to_cpu=offload, rank0_only=rank0),
-        ):
+        whole = FullOptimStateDictConfig(offload_to_cpu=offload, rank0_only=rank0)
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, None, whole):
             return FSDP.optim_state_dict(model, optimizer)
-    with FSDP.state_dict_type(
-        model,
-        StateDictType.SHARDED_STATE_DICT,
-        ShardedStateDictConfig(),
-        ShardedOptimStateDictConfig(offload_to_cpu=offload),
-    ):
+    parts = ShardedOptimStateDictConfig(offload_to_cpu=offload)
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT, None, parts):
         return FSDP.optim_state_dict(model, optimizer)
 
 
@@ -63,12 +38,8 @@ def load_own(
 ) -> None:
     """``optim_state_dict_to_load``, and ``load_state_dict`` of what it gives."""
     if full:
-        with FSDP.state_dict_type(
-            model,
-            StateDictType.FULL_STATE_DICT,
-            FullStateDictConfig(),
-            FullOptimStateDictConfig(rank0_only=rank0),
-        ):
+        whole = FullOptimStateDictConfig(rank0_only=rank0)
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, None, whole):
             given = FSDP.optim_state_dict_to_load(model, optimizer, state)
     else:
         with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
@@ -78,11 +49,10 @@ def load_own(
 
 @torch.no_grad()
 def forget(optimizer: Optimizer) -> None:
-    """Changes every element of the state."""
-    for state in optimizer.state.values():
-        for tensor in state.values():
-            if isinstance(tensor, Tensor):
-                tensor.sub_(1.0)
+    """Changes every element of the state, and none of what was saved, which may share memory."""
+    for p, state in optimizer.state.items():
+        lost = {name: v - 1.0 if isinstance(v, Tensor) else v for name, v in state.items()}
+        optimizer.state[p] = lost
 
 
 def table(state: Mapping[str, Any], flat: bool, rank0: bool, device: torch.device) -> Table:
@@ -103,10 +73,36 @@ def table(state: Mapping[str, Any], flat: bool, rank0: bool, device: torch.devic
         for group in state.get("param_groups", ()):
             for fqn in group["params"]:
                 found.setdefault(fqn, {})["lr"] = number(group["lr"])
-    holder = [found]
     if rank0:
+        holder = [found]
         dist.broadcast_object_list(holder, src=0, device=device)
-    return moved(holder[0])
+        found = holder[0]
+    return moved(found)
+
+
+def entry(saved: Mapping[str, Any], fqn: str, name: str, full: bool) -> Tensor:
+    """What a state dict holds of a parameter under a name, whole."""
+    if full:
+        value: Tensor = saved["state"][fqn][name]
+        return value
+    whole: Tensor = _gather_state_dict(saved["state"][fqn])[name]
+    return whole
+
+
+def names(saved: Mapping[str, Any]) -> list[str]:
+    """The parameters of which a state dict holds something."""
+    return sorted(saved["state"])
+
+
+def stepped(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> list[str]:
+    """The same of the plain model's optimizer."""
+    return sorted(name for name, p in named.items() if p in optimizer.state)
+
+
+def held(optimizer: Optimizer, p: nn.Parameter, name: str) -> Tensor:
+    """The same of the plain model's optimizer."""
+    value: Tensor = optimizer.state[p][name]
+    return value
 
 
 def taken(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fsdpfuzz.case import Step
+from fsdpfuzz.case import Step, ZeroGrad
 from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.strategies.operations.program import Program
 
@@ -38,4 +38,4 @@ def draw(program: Program) -> None:
             ignore_frozen=ignore and not own,
             fresh=fresh,
         )
-        d.pick(stepped).append(asked)
+        d.pick(stepped).extend([ZeroGrad(), asked] if fresh else [asked])

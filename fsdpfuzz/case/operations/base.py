@@ -27,6 +27,8 @@ class Progress:
     """For each forward that waits for its backward whether it synchronises."""
     reduced: bool = True
     """Whether the last backward reduced its gradients."""
+    cleared: bool = True
+    """Whether no parameter has a gradient."""
 
 
 class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):

@@ -10,6 +10,7 @@ import msgspec
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.case.operations.step import Step
 from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
 from fsdpfuzz.errors import CaseError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 OPTIM_STATE = "optim_state"
+_DCP = "torch.distributed.checkpoint.state_dict"
 _FLAGS = ("cpu_offload", "broadcast", "flatten", "ignore_frozen", "fresh")
 _SAID = {
     "own": "fsdp1's own",
@@ -31,6 +33,12 @@ _SAID = {
 }
 _NONE: Mapping[str, tuple[str, ...]] = {
     f"optim_{name}": ("on",) for name in ("own", "offload", "broadcast", "flatten", "fresh")
+}
+
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "optimizer": ("none",),
+    "steps": ("0",),
+    "mem_tracker": ("on",),
 }
 
 
@@ -46,25 +54,43 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             about="no, full, sharded, several: the form of the optimizer's state dict",
             group="State",
             values=("no", "full", "sharded", "several"),
-            excludes={"no": _NONE, "sharded": {"optim_broadcast": ("on",)}},
+            excludes={
+                "no": _NONE,
+                "full": _NEEDS,
+                "sharded": {**_NEEDS, "optim_broadcast": ("on",)},
+                "several": _NEEDS,
+            },
         ),
         "optim_own": Feature(
             about="on when it is taken by FullyShardedDataParallel.optim_state_dict (fsdp1 only)",
             group="State",
             values=ON,
             apis=("fsdp1",),
+            excludes={"on": _NEEDS},
         ),
         "optim_offload": Feature(
-            about="on when the optimizer's state is offloaded to the CPU", group="State", values=ON
+            about="on when the optimizer's state is offloaded to the CPU",
+            group="State",
+            values=ON,
+            excludes={"on": _NEEDS},
         ),
         "optim_broadcast": Feature(
-            about="on when rank 0's state of the optimizer is broadcast", group="State", values=ON
+            about="on when rank 0's state of the optimizer is broadcast",
+            group="State",
+            values=ON,
+            excludes={"on": _NEEDS},
         ),
         "optim_flatten": Feature(
-            about="on when the optimizer's state dict is flattened", group="State", values=ON
+            about="on when the optimizer's state dict is flattened",
+            group="State",
+            values=ON,
+            excludes={"on": _NEEDS},
         ),
         "optim_fresh": Feature(
-            about="on when the state is loaded into a new optimizer", group="State", values=ON
+            about="on when the state is loaded into a new optimizer",
+            group="State",
+            values=ON,
+            excludes={"on": _NEEDS},
         ),
     }
     needs_reduced: ClassVar[bool] = True
@@ -82,7 +108,15 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
     ignore_frozen: bool = False
     """``ignore_frozen_params``."""
     fresh: bool = False
-    """Into a new optimizer, and without gradients."""
+    """Into a new optimizer, where there are no gradients."""
+
+    @property
+    def on_rank0(self) -> bool:
+        """Whether rank 0 alone may have it, so that loading has to broadcast it.
+
+        The common API documents so of a full state dict that is offloaded.
+        """
+        return self.form == "full" and (self.broadcast or (self.cpu_offload and not self.own))
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """Between iterations, once the optimizer has made a step; the form has the option."""
@@ -93,6 +127,8 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             raise CaseError("no optimizer makes a step", path=at)
         if case.probes:
             raise CaseError("a tracked program saves no state", path=at)
+        if self.fresh and not progress.cleared:
+            raise CaseError("a new optimizer beside gradients", path=f"{at}.fresh")
         if self.own and not a.fsdp1:
             raise CaseError("an option of fsdp1 alone", path=f"{at}.own")
         for name, usual in (("flatten", False), ("strict", True), ("ignore_frozen", False)):
@@ -106,25 +142,28 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         a, saved, optimizer = lowering.a, Variable("saved"), Variable("optimizer")
         found, device = Variable(OPTIM_STATE), Variable("device")
         full = self.form == "full"
-        rank0 = full and (self.broadcast or (self.cpu_offload and not self.own))
+        rank0 = self.on_rank0
         if self.own:
             save = call("steps.optim_state.save_own", MODEL, optimizer, full, **self._own(rank0))
             options: dict[str, Value] = {"rank0": True} if rank0 else {}
             load = call("steps.optim_state.load_own", MODEL, optimizer, saved, full, **options)
         else:
-            save = call("steps.optim_state.save", MODEL, optimizer, **self._options())
-            options = self._options() | ({"broadcast_from_rank0": True} if rank0 else {})
-            load = call("steps.optim_state.load", MODEL, optimizer, saved, **options)
+            told = self._options()
+            save = call(f"{_DCP}.get_optimizer_state_dict", MODEL, optimizer, **_given(told))
+            told |= {"broadcast_from_rank0": True} if rank0 else {}
+            load = call(f"{_DCP}.set_optimizer_state_dict", MODEL, optimizer, saved, **_given(told))
+        if _may_be_whole(lowering):
+            yield Do(call=call("steps.fsdp2.units.reshard", MODEL), who="fsdp")
         yield Do(call=save, into=(saved,), who="fsdp")
         table = call("steps.optim_state.table", saved, self.flatten, rank0, device)
-        yield Do(call=table, into=(found,), who="fsdp")
+        yield Do(call=table, into=(found,), who="fsdp", looks=True)
         plain = call("steps.optim_state.taken", optimizer, Variable("named"))
-        yield Do(call=plain, into=(found,), who="reference")
+        yield Do(call=plain, into=(found,), who="reference", looks=True)
+        if not lowering.loads_state:
+            return
         if self.fresh and a.case.optimizer is not None:
-            yield Do(call=call(".zero_grad", MODEL))
             made = a.case.optimizer.made(lowering.trained())
             yield Do(call=made, into=(optimizer,), who="fsdp")
-            lowering.reduced = False
         else:
             yield Do(call=call("steps.optim_state.forget", optimizer), who="fsdp")
         yield Do(call=load, who="fsdp")
@@ -183,3 +222,18 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         )
         if full != case.program:
             yield Simpler(msgspec.structs.replace(case, program=full))
+
+
+def _given(told: dict[str, Value]) -> dict[str, Value]:
+    """What the functions of the common API take beside model, optimizer and state."""
+    return {"options": call(f"{_DCP}.StateDictOptions", **told)} if told else {}
+
+
+def _may_be_whole(lowering: Lowering) -> bool:
+    """Whether a unit of fsdp2 may be whole, which shows others than the optimizer's parameters."""
+    a = lowering.a
+    if a.fsdp1:
+        return False
+    told = any(getattr(u, "reshard_after_forward", None) is not None for u in a.options.values())
+    lone = any(isinstance(op, Forward) and not op.waits for op in a.case.program)
+    return told or lone or lowering.may_lack_grads

@@ -25,7 +25,7 @@ from fsdpfuzz.case import (
     ZeroGrad,
     check,
 )
-from fsdpfuzz.case.operations import Clip, FullParams
+from fsdpfuzz.case.operations import Clip, FullParams, OptimState
 from fsdpfuzz.verdict import Failure, Finding, Symptom
 
 ITERATION = (Forward(), Backward(), Step(), ZeroGrad())
@@ -97,6 +97,10 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
     reading = single_unit(api, program=(FullParams(),))
     read: dict[str, Any] = {"op": 0, "operation": "full_params", "quantity": "result"}
     read["name"] = "full_params[0.weight]"
+    training = (Forward(), Backward(), Step())
+    keeping = single_unit(api, program=(*training, OptimState()))
+    held: dict[str, Any] = {"op": 3, "operation": "optim_state", "quantity": "result"}
+    held["name"] = "optim_state[0.weight].momentum_buffer"
     saved: dict[str, Any] = {"op": 0, "operation": "state_dict"}
     ended: dict[str, Any] = {"op": 1, "operation": "backward", "name": "", "allowed": None}
     kinds = {
@@ -109,6 +113,8 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
             single_unit(api, program=CLIPPING, twins=(PLAIN,)),
             finding("twins_agree", variant="plain", **norm),
         ),
+        "optim": (keeping, finding("optim_state", **held)),
+        "unsaved": (keeping, finding("optim_state", detail="observed-missing", **held)),
         "read": (reading, finding("full_params", **read)),
         "unread": (reading, finding("full_params", detail="observed-missing", **read)),
         "variant-read": (
@@ -146,6 +152,10 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
     if api == "fsdp1":
         detail = single_unit(api, debug_level="DETAIL")
         kinds |= {
+            "optim-own": (
+                single_unit(api, program=(*training, OptimState(own=True))),
+                finding("optim_state", **held),
+            ),
             "reshards": (case, counted("reshard_count", "less", op=1, operation="backward")),
             "warning": (detail, counted("order_warning", "false", op=0, operation="forward")),
             "order": (detail, counted("order_error", "silent", op=0, operation="forward")),

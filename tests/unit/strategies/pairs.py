@@ -14,6 +14,11 @@ Together = tuple[str, Values, Values]
 
 ON = ("on",)
 OFF = ("off",)
+OPTIM: Values = {
+    "optim_state": ("full", "sharded", "several"),
+    **{f"optim_{n}": ON for n in ("own", "offload", "broadcast", "flatten", "fresh")},
+}
+"""The optimizer's state dict, and its options."""
 FSDP2: Values = {name: one.values for name, one in FEATURES.items() if one.apis == ("fsdp2",)}
 """What fsdp1 does not have."""
 
@@ -113,6 +118,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "full_params": ("read", "written"),
             "full_params_offload": ON,
             "unshard_async": ON,
+            **OPTIM,
         },
     ),
     ("all ranks switch between two iterations", {"flips": ("all",)}, {"steps": ("1",)}),
@@ -179,6 +185,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "kept_after_backward": ON,
             "not_last_backward": ON,
             "state_dict": ("no",),
+            **OPTIM,
         },
     ),
     (
