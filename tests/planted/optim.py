@@ -16,7 +16,7 @@ def fsdp2_momenta_of_one_rank(_: RankEnv) -> None:
     get = dcp._get_optim_state_dict
 
     def of_rank_0(*args: Any, **options: Any) -> Any:
-        found = get(*args, **options)
+        found: Any = get(*args, **options)
         for entries in found.get("state", {}).values():
             for name, value in entries.items():
                 if isinstance(value, DTensor) and value.device_mesh.get_rank() > 0:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fsdpfuzz.case.operations import OptimState, Rebuild
-from tests.planted.hunting import Api, assert_shown_by_its_script, case_of, found_by, hunt, linears
+from fsdpfuzz.loop import Api
+from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
 
 
 @pytest.mark.parametrize(

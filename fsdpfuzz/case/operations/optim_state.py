@@ -11,6 +11,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.forward import Forward
+from fsdpfuzz.case.operations.requires_grad import RequiresGrad
 from fsdpfuzz.case.operations.step import Step
 from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
 from fsdpfuzz.errors import CaseError
@@ -129,6 +130,9 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             raise CaseError("a tracked program saves no state", path=at)
         if self.fresh and not progress.cleared:
             raise CaseError("a new optimizer beside gradients", path=f"{at}.fresh")
+        if self.strict and not self.own and may_lack_state(a):
+            words = "a parameter may have no state, which strict asks for"
+            raise CaseError(words, path=f"{at}.strict")
         if self.own and not a.fsdp1:
             raise CaseError("an option of fsdp1 alone", path=f"{at}.own")
         for name, usual in (("flatten", False), ("strict", True), ("ignore_frozen", False)):
@@ -237,3 +241,20 @@ def _may_be_whole(lowering: Lowering) -> bool:
     told = any(getattr(u, "reshard_after_forward", None) is not None for u in a.options.values())
     lone = any(isinstance(op, Forward) and not op.waits for op in a.case.program)
     return told or lone or lowering.may_lack_grads
+
+
+def may_lack_state(a: Anatomy) -> bool:
+    """Whether a step may leave a parameter that requires grad without a state.
+
+    ``StateDictOptions`` documents that ``strict`` refuses to load that.
+    """
+    case = a.case
+    reentrant = any(c.reentrant for c in case.checkpoints) and not case.inputs.needs_grad()
+    return (
+        reentrant
+        or bool(case.held_out)
+        or bool(a.switches)
+        or any(not p.used and p.fqn not in a.frozen for p in a.parameters)
+        or any(isinstance(op, RequiresGrad) for op in case.program)
+        or any(isinstance(op, Forward) and op.target for op in case.program)
+    )

@@ -9,7 +9,9 @@ from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Forward,
+    Idle,
     Linear,
+    RequiresGrad,
     Sequential,
     Step,
     ZeroGrad,
@@ -95,6 +97,17 @@ def test_it_stands_between_iterations_of_an_optimizer() -> None:
     kept = ZeroGrad(set_to_none=False)
     assert not is_sound(asked(kept, OptimState(fresh=True)))
     assert is_sound(asked(kept, OptimState()))
+
+
+def test_strict_asks_for_a_state_of_every_parameter() -> None:
+    unused = Sequential(children=(Idle(), Linear(out=2)))
+    frozen = ("0.idle.weight", "0.idle.bias")
+    for op, sound in ((OptimState(), False), (OptimState(strict=False), True)):
+        assert is_sound(asked(op, model=unused, plan=fsdp2(""))) is sound
+        assert is_sound(asked(op, model=unused, plan=fsdp2(""), frozen=frozen))
+        changed = (RequiresGrad(parameters=("0.weight",), value=False), *TRAIN, op, *TRAIN)
+        assert is_sound(asked(*changed, api="fsdp2")) is sound
+    assert is_sound(asked(OptimState(own=True), model=unused, plan=fsdp1("")))
 
 
 def calls(case: CaseSpec) -> list[tuple[str, Value, tuple[object, ...]]]:
