@@ -19,6 +19,7 @@ from fsdpfuzz.case import (
     Flip,
     Forward,
     Fsdp1Unit,
+    Lowering,
     Parameter,
     RequiresGrad,
     Step,
@@ -121,15 +122,10 @@ def settled(a: Anatomy) -> bool:
 
 def grads_known(a: Anatomy) -> bool:
     """Whether every trainable parameter has a gradient at the end of the program."""
-    if a.frozen or not settled(a) or a.switches or any(not p.used for p in a.parameters):
-        return False
-    # A reentrant checkpoint lets gradients through only where an input asks for one.
-    if any(c.reentrant for c in a.case.checkpoints) and not a.case.inputs.needs_grad():
+    if Lowering(a).may_lack_grads or not settled(a):
         return False
     held = False
     for op in a.case.program:
-        if isinstance(op, Forward) and op.target:
-            return False
         if isinstance(op, Backward):
             held = True
         elif op.renews or (isinstance(op, ZeroGrad) and op.set_to_none):
