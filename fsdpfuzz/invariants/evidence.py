@@ -46,6 +46,8 @@ class Evidence:
     """Before the model is made."""
     built: tuple[Do, ...] = ()
     """When the model is made and not wrapped yet."""
+    before_last: tuple[Do, ...] = ()
+    """Before the operation ``last``."""
     each_forward: tuple[Do, ...] = ()
     """After each forward."""
     loads_state: bool = True

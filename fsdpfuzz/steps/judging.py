@@ -99,6 +99,13 @@ def far(what: str, seen: int, right: int, part: float, least: int) -> list[str]:
     return [] if near else [f"{what}: {seen}, but should be about {right}"]
 
 
+def late(issued: Sequence[str], first: str, then: str) -> list[str]:
+    """Whether one collective comes after another that it should come before."""
+    if issued.index(first) < issued.index(then):
+        return []
+    return [f"{first}: after {then}, but should be before it"]
+
+
 def among(seen: Collection[str], names: Collection[str], text: str) -> list[str]:
     """Which of the names were seen."""
     return [f"{name!r} {text}" for name in seen if name in names]

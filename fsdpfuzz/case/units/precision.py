@@ -75,6 +75,12 @@ class PrecisionOption(Option):
         return "mixed precision"
 
 
+def reduced_in(unit: Unit) -> Dtype | None:
+    """The dtype in which a unit reduces gradients, where it says so."""
+    precision = unit.precision
+    return None if precision is None else precision.reduce or precision.param
+
+
 def coarsest(plan: Plan) -> Dtype:
     """The coarsest dtype that a plan lets take part."""
     names: list[Dtype] = ["float32"]
@@ -94,6 +100,11 @@ def cast_buffer(a: Anatomy, fqn: str) -> Dtype | None:
     precision = None if unit is None else a.options[unit].precision
     starts = any(op.kind() in ("forward", "state_dict") for op in a.case.program)
     return precision.buffer if precision is not None and starts else None
+
+
+def computed_in(unit: Unit) -> Dtype | None:
+    """The dtype in which a unit gathers its parameters and computes, where it says so."""
+    return None if unit.precision is None else unit.precision.param
 
 
 def coarsest_buffer(a: Anatomy) -> Dtype | None:

@@ -28,6 +28,12 @@ def shards(case: CaseSpec, unit: Unit | None) -> int:
     return case.mesh.shard if case.mesh is not None and takes_mesh else case.world_size
 
 
+def is_whole(a: Anatomy, path: str) -> bool:
+    """Whether fsdp1 does not shard what the unit at ``path`` manages, though there is something."""
+    whole = getattr(a.options[path], "sharding", "") == "NO_SHARD" or a.shards(path) == 1
+    return whole and bool(a.owned[path])
+
+
 def mesh_of(a: Anatomy) -> Value:
     """The mesh that units are handed; None for a case in which none is."""
     device, mesh = Variable("device"), a.case.mesh
@@ -41,6 +47,11 @@ def arguments(a: Anatomy, unit: Unit, mesh: Value) -> dict[str, Value]:
     if a.fsdp1:
         return {"device_mesh": mesh} if getattr(unit, "sharding", None) in HYBRID else {}
     return {"mesh": mesh}
+
+
+def is_replicated(a: Anatomy, path: str) -> bool:
+    """Whether the unit at ``path`` is sharded over one axis of a mesh, and replicated over one."""
+    return a.case.mesh is not None and getattr(a.options[path], "sharding", HYBRID[0]) in HYBRID
 
 
 class ShardingOption(Option):
