@@ -5,6 +5,7 @@ from __future__ import annotations
 from fsdpfuzz.case.checkpoints import CheckpointsDimension
 from fsdpfuzz.case.debug_level import DebugLevelDimension
 from fsdpfuzz.case.dimension import Dimension
+from fsdpfuzz.case.divide_factor import DivideFactorDimension
 from fsdpfuzz.case.freezing import FreezingDimension
 from fsdpfuzz.case.hazards import HazardsDimension
 from fsdpfuzz.case.inputs import InputsDimension
@@ -12,6 +13,7 @@ from fsdpfuzz.case.loss import LossDimension
 from fsdpfuzz.case.masked import MaskedDimension
 from fsdpfuzz.case.mem_tracker import MemTrackerDimension
 from fsdpfuzz.case.mesh import MeshDimension
+from fsdpfuzz.case.micro_batches import MicroBatchesDimension
 from fsdpfuzz.case.optimizer import OptimizerDimension
 from fsdpfuzz.case.program import ProgramDimension
 from fsdpfuzz.case.spec import CaseSpec
@@ -34,6 +36,8 @@ DIMENSIONS: tuple[Dimension, ...] = (
     VariantsDimension(),
     MemTrackerDimension(),
     MeshDimension(),
+    MicroBatchesDimension(),
+    DivideFactorDimension(),
     OptimizerDimension(),
     LossDimension(),
     MaskedDimension(),

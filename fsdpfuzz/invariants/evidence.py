@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fsdpfuzz.case import EPSILON, Anatomy, Lowering, StateDict, coarsest, within
+from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import (
     MODEL,
     Call,
@@ -105,10 +106,14 @@ class ShardEvidence:
 
 
 HELD, FLAT, WHOLE = Variable("p"), Variable("flat"), Variable("whole")
+PLAIN = Variable("q")
+"""The parameter that is `HELD`, of the plain model."""
 
 
-def shard_evidence(a: Anatomy, fqn: str, *, grads: bool, model: str = "model") -> ShardEvidence:
-    """The part of a parameter, or of its gradient, that this rank holds."""
+def shard_evidence(
+    a: Anatomy, fqn: str, *, grads: bool, model: str = "model", whole: Value = WHOLE
+) -> ShardEvidence:
+    """The part of a parameter, or of its gradient, that this rank holds; the same of ``whole``."""
     owner = a.owners.get(fqn)
     step = "gradient" if grads else "value"
     kept: Value = call("steps.names.at", NAMED, fqn)
@@ -121,12 +126,14 @@ def shard_evidence(a: Anatomy, fqn: str, *, grads: bool, model: str = "model") -
     lacking: tuple[Value, ...] = (True,) if grads else ()
     if owner is None:
         seen = call(f"steps.shards.{step}", HELD, *lacking)
-        return ShardEvidence((kept,), (HELD,), (), seen, WHOLE, None)
+        return ShardEvidence((kept,), (HELD,), (), seen, whole, None)
     if not a.fsdp1:
         if grads:
             lacking = (Lowering(a).may_lack_grads,)
         seen = call(f"steps.fsdp2.shards.{step}", HELD, *lacking)
-        right = call("steps.fsdp2.shards.same_part", WHOLE, HELD)
+        if a.shards(owner) == 1:
+            return ShardEvidence((kept,), (HELD,), (), seen, whole, None)
+        right = call("steps.fsdp2.shards.same_part", whole, HELD)
         offsets = Do(call=call("steps.fsdp2.shards.offsets", HELD), into=(Variable("offsets"),))
         return ShardEvidence((kept,), (HELD,), (), seen, right, ("part_off", offsets))
     info, flat = Variable("info"), Inside(model, f"{owner}._handle.flat_param".strip("."))
@@ -142,7 +149,7 @@ def shard_evidence(a: Anatomy, fqn: str, *, grads: bool, model: str = "model") -
         call=call("steps.fsdp1.shards.info", FLAT if orig else HELD, local, inside), into=(info,)
     )
     seen = call(f"steps.fsdp1.shards.{step}", HELD, info, orig, *lacking)
-    right = call("steps.fsdp1.shards.same_part", WHOLE, info)
+    right = call("steps.fsdp1.shards.same_part", whole, info)
     held = (kept, flat) if orig else (flat,)
     shape = literal(a.by_fqn[fqn].shape)
     places = Do(call=call("steps.fsdp1.shards.places", shape, info), into=(Variable("places"),))
@@ -158,6 +165,15 @@ def plain_gradient(a: Anatomy, fqn: str, finding: Finding) -> Value:
 
 
 NAMED = Variable("named")
+
+
+def looked_at(name: str) -> Value:
+    """A result of an operation, or what it holds of a parameter."""
+    variable, *keys = filter(None, parts_of(name))
+    value: Value = Variable(variable)
+    for key in keys:
+        value = call("steps.names.entry", value, key)
+    return value
 
 
 def last_state(a: Anatomy, op: int) -> StateDict | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case import Anatomy, Backward, Forward, cast_buffer
+from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import Do, Inside, Value, Variable, call, dtype
 from fsdpfuzz.expect import parting
 from fsdpfuzz.invariants.base import (
@@ -18,12 +19,14 @@ from fsdpfuzz.invariants.base import (
     variant_name,
 )
 from fsdpfuzz.invariants.evidence import (
+    PLAIN,
     RIGHT,
     SEEN,
     WHOLE,
     Evidence,
     bound,
     judged,
+    looked_at,
     plain_gradient,
     shard_evidence,
 )
@@ -59,7 +62,9 @@ class Parity(Invariant):
             yield self._finding(run, variant, tuple(ranks), comparison)
 
     def _is_about(self, c: Comparison) -> bool:
-        return c.quantity in self.quantities or (c.quantity == "result" and c.name in self.results)
+        return c.quantity in self.quantities or (
+            c.quantity == "result" and parts_of(c.name)[0] in self.results
+        )
 
     def _finding(self, a: Anatomy, variant: str, ranks: tuple[int, ...], c: Comparison) -> Finding:
         return Finding(
@@ -86,11 +91,23 @@ class WholeParity(Parity):
     """Of a tensor that every rank has whole."""
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
-        """The variable as the last forward that matters leaves it."""
+        """The variable, or what it holds of a parameter, as the operation leaves it."""
+        if finding.detail.endswith("-missing"):
+            variable = parts_of(finding.name)[0]
+            names = call("steps.names.keys", Variable(variable))
+            judge = judged("other", f"the keys of {variable}", SEEN, RIGHT)
+            return Evidence(
+                last=finding.op,
+                against="reference",
+                loads_state=False,
+                seen=(names,),
+                judge=judge,
+            )
+        seen = looked_at(finding.name) if self.results else Variable(finding.quantity)
         return Evidence(
             last=finding.op,
             against="reference",
-            seen=(Variable(finding.name if self.results else finding.quantity),),
+            seen=(seen,),
             judge=judged("off", finding.name, SEEN, RIGHT, bound(finding)),
         )
 
@@ -126,15 +143,21 @@ class GradParity(Parity):
         if finding.quantity == "input_grad":
             return self._of_an_input(a, finding)
         name = a.canonical(finding.name)
-        shard = shard_evidence(a, name, grads=True)
+        right: Value = plain_gradient(a, name, finding)
+        other = WHOLE
+        whole: Value = WHOLE
+        if not a.fsdp1 and isinstance(right, Inside):
+            # Where FSDP has the parameter itself, both trainings end with the same statement.
+            right, other, whole = None, PLAIN, Inside(PLAIN.name, "grad")
+        shard = shard_evidence(a, name, grads=True, whole=whole)
         return Evidence(
             last=finding.op,
             against="reference",
             seen=shard.kept,
-            right=plain_gradient(a, name, finding),
+            right=right,
             judge=shard.off(f"gradient of {name}", bound(finding)),
             into=shard.into,
-            other=WHOLE,
+            other=other,
         )
 
     def _of_an_input(self, a: Anatomy, finding: Finding) -> Evidence:

@@ -129,7 +129,15 @@ def _variations(case: CaseSpec, max_ranks: int) -> Iterator[_Variation]:
             yield _Variation(neighbour.words, neighbour.case)
 
 
+_AT = "at world size "
+
+
 def _joined(items: tuple[str, ...], word: str = "and") -> str:
+    """``a, b and c``; the world sizes in one."""
+    sizes = [item.removeprefix(_AT) for item in items if item.startswith(_AT)]
+    if len(sizes) > 1:
+        others = tuple(item for item in items if not item.startswith(_AT))
+        return _joined((*others, f"{_AT.strip()}s {_joined(tuple(sizes), word)}"), word)
     if len(items) == 1:
         return items[0]
     return f"{', '.join(items[:-1])} {word} {items[-1]}"

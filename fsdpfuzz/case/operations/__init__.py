@@ -13,7 +13,9 @@ from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.case.operations.flip import Flip
 from fsdpfuzz.case.operations.forward import Forward
+from fsdpfuzz.case.operations.full_params import FullParams
 from fsdpfuzz.case.operations.mode import Mode
+from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.case.operations.rebuild import Rebuild
 from fsdpfuzz.case.operations.requires_grad import RequiresGrad
 from fsdpfuzz.case.operations.state_dict import StateDict
@@ -32,6 +34,8 @@ Op = (
     | Rebuild
     | ClearGrad
     | Clip
+    | FullParams
+    | OptimState
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -46,9 +50,11 @@ __all__ = [
     "Clip",
     "Flip",
     "Forward",
+    "FullParams",
     "Mode",
     "Op",
     "OperationBase",
+    "OptimState",
     "Progress",
     "Rebuild",
     "RequiresGrad",

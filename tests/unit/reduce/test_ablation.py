@@ -147,3 +147,19 @@ def test_it_ends_where_it_may_not_go_on() -> None:
 def test_no_case_has_more_ranks_than_there_are(most: int) -> None:
     _, ran = told(lambda _: True, max_ranks=most)
     assert {case.world_size for case in ran} == {2, *range(1, most + 1)}
+
+
+@pytest.mark.parametrize(
+    ("absent", "words"),
+    [
+        (("at world size 3",), "not at world size 3"),
+        (("with FSDP2", "at world size 3"), "not with FSDP2 or at world size 3"),
+        (("at world size 1", "at world size 3"), "not at world sizes 1 or 3"),
+        (
+            ("at world size 1", "with FSDP2", "at world size 3", "at world size 4"),
+            "not with FSDP2 or at world sizes 1, 3 or 4",
+        ),
+    ],
+)
+def test_world_sizes_are_told_in_one(absent: tuple[str, ...], words: str) -> None:
+    assert Ablation(absent=absent).words == words
