@@ -116,6 +116,9 @@ class Subject(Record, frozen=True, kw_only=True):
     warning_ops: tuple[int, ...] = ()
     """Operation during which each warning was given."""
     collectives: dict[str, int] = {}
+    issued: tuple[tuple[str, ...], ...] = ()
+    """For each operation the collectives that this rank issued, as they came: kind, dtype, and
+    elements of what it handed in."""
     saved_on_cpu: tuple[int, ...] = ()
     """How often ``save_on_cpu`` was entered during each forward."""
     shard_bytes: int = 0

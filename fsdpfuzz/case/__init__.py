@@ -115,7 +115,7 @@ from fsdpfuzz.case.operations import (
     Step,
     ZeroGrad,
 )
-from fsdpfuzz.case.operations.forward import most_pending
+from fsdpfuzz.case.operations.forward import calls_by_the_book, most_pending, stands_alone
 from fsdpfuzz.case.operations.requires_grad import changes_after_lone_forward
 from fsdpfuzz.case.optimizer import Optimizer
 from fsdpfuzz.case.paths import depth, innermost, join, outermost, within
@@ -231,6 +231,7 @@ __all__ = [
     "as_document",
     "by_hand",
     "called_units",
+    "calls_by_the_book",
     "cast_buffer",
     "chain",
     "changes_after_lone_forward",
@@ -269,6 +270,7 @@ __all__ = [
     "reference_recomputes",
     "side_of",
     "single_element_units",
+    "stands_alone",
     "unit_features",
     "unit_of",
     "unit_paths",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
-from fsdpfuzz.case.modules import Idle, Node, Repeat, Sequential
+from fsdpfuzz.case.modules import Idle, Node, Repeat, Sequential, Switch
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
-from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
 from fsdpfuzz.case.wrap import Fsdp1Unit
 
@@ -65,7 +65,7 @@ def kept_without_gradient(a: Anatomy) -> tuple[str, ...]:
 
 def identity_units(a: Anatomy) -> tuple[str, ...]:
     """Units whose module returns its very input, or a unit that does so within them."""
-    return tuple(path for path in a.units if _returns_its_input(a.by_path[path].node))
+    return tuple(path for path in a.units if _returns_its_input(_node_of(a, path)))
 
 
 def repeated_places(a: Anatomy) -> tuple[str, ...]:
@@ -112,7 +112,15 @@ def calls_a_unit_again(a: Anatomy) -> bool:
     return False
 
 
+def _node_of(a: Anatomy, path: str) -> Node | None:
+    """The node of a module, or of the only one that it calls."""
+    place = a.by_path[path]
+    return a.by_path[join(path, "inner")].node if place.kind == "sided" else place.node
+
+
 def _returns_its_input(node: Node | None) -> bool:
+    if isinstance(node, Switch):
+        return any(_returns_its_input(child) for child in node.children)
     if isinstance(node, Sequential):
         return all(_returns_its_input(child) for child in node.children)
     if isinstance(node, Repeat):

@@ -170,7 +170,7 @@ def context_of(
     ``machine`` is this one. Of that of the finding, the case keeps torch and backend.
     """
     from fsdpfuzz.loop import installed_torch
-    from fsdpfuzz.repro import Context, environment_of
+    from fsdpfuzz.repro import Context, environment_of, torch_version
 
     found = entry.found
     here = environment_of(machine) if machine is not None else ()
@@ -181,7 +181,7 @@ def context_of(
         torch=found.torch,
         backend=found.backend,
         environment=(f"found on {found.date}",),
-        here=(f"torch {machine.torch}", *here) if machine is not None else (),
+        here=(torch_version(machine.torch), *here) if machine is not None else (),
         ablation=ablation,
         rate=found.rate.removeprefix("failed "),
         script=script,

@@ -16,6 +16,7 @@ from fsdpfuzz.expect.bytes import (
     unit_numel,
     whole_bytes,
 )
+from fsdpfuzz.expect.collectives import ANY, KINDS, WHOLE, Bounds, Traffic, collective, traffic
 from fsdpfuzz.expect.offloads import offload_entries
 from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting
 from fsdpfuzz.expect.reshards import backward_reshards, may_stay_whole, unreached_roots
@@ -34,15 +35,21 @@ from fsdpfuzz.expect.state_dict import is_cut, optional_keys, state_keys
 from fsdpfuzz.expect.variants import same_arithmetic
 
 __all__ = [
+    "ANY",
     "DIVERGED",
     "FLOAT32_EPS",
     "HEADROOM",
+    "KINDS",
+    "WHOLE",
+    "Bounds",
     "Deviation",
+    "Traffic",
     "adaptive_rounding",
     "adaptive_wobble",
     "alike",
     "backward_reshards",
     "beyond_baseline",
+    "collective",
     "grad_bytes",
     "grads_known",
     "is_cut",
@@ -60,6 +67,7 @@ __all__ = [
     "shard_bytes",
     "state_keys",
     "steps_after_backward",
+    "traffic",
     "unit_numel",
     "unreached_roots",
     "waiting_bytes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import WIDTHS, Anatomy, Backward, Flip, Forward, RequiresGrad, ZeroGrad
+from fsdpfuzz.case import WIDTHS, Anatomy, Backward, Forward, Lowering, ZeroGrad
 from fsdpfuzz.expect.bytes import grad_bytes
 
 
@@ -27,19 +27,8 @@ def waiting_bytes(a: Anatomy, op: int, rank: int) -> int | None:
 
 
 def _all_there(a: Anatomy) -> bool:
-    """Whether a backward leaves a gradient of every parameter."""
-    case = a.case
-    reentrant = any(c.reentrant for c in case.checkpoints)
-    return not (
-        a.frozen
-        or case.held_out
-        or a.switches
-        or a.split_ties
-        or any(not p.used for p in a.parameters)
-        or (reentrant and not case.inputs.needs_grad())
-        or any(isinstance(op, Flip | RequiresGrad) for op in case.program)
-        or any(isinstance(op, Forward) and op.target for op in case.program)
-    )
+    """Whether a backward leaves a gradient of every parameter, and steps clear all of them."""
+    return not (a.case.held_out or a.split_ties or Lowering(a).may_lack_grads)
 
 
 def _reduced_before(a: Anatomy, last: int) -> bool:

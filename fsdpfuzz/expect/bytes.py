@@ -19,6 +19,7 @@ from fsdpfuzz.case import (
     Flip,
     Forward,
     Fsdp1Unit,
+    Lowering,
     Parameter,
     RequiresGrad,
     Step,
@@ -34,16 +35,21 @@ ALIGNED = 16
 
 def shard_bytes(a: Anatomy) -> int:
     """Bytes of parameters that each rank holds while every unit is sharded."""
-    total, dims = 0, sharded_dims(a)
-    for owner, parameters in a.managed.items():
-        ranks = a.shards(owner)
-        if owner is None:
-            total += sum(parameter.numel for parameter in parameters)
-        elif isinstance(unit := a.options[owner], Fsdp1Unit):
-            total += _flat_shard(unit, parameters, ranks)
-        else:
-            total += sum(_chunk(p, dims.get(p.fqn, 0), ranks) for p in parameters)
-    return ITEM * total
+    unmanaged = sum(parameter.numel for parameter in a.managed.get(None, ()))
+    return ITEM * (
+        unmanaged + sum(shard_numel(a, owner) for owner in a.managed if owner is not None)
+    )
+
+
+def shard_numel(a: Anatomy, owner: str, names: Collection[str] | None = None) -> int:
+    """Elements of a unit's shard with what pads it; ``names`` picks parameters of fsdp2."""
+    parameters, ranks, unit = a.managed[owner], a.shards(owner), a.options[owner]
+    if isinstance(unit, Fsdp1Unit):
+        return _flat_shard(unit, parameters, ranks)
+    dims = sharded_dims(a)
+    return sum(
+        _chunk(p, dims.get(p.fqn, 0), ranks) for p in parameters if names is None or p.fqn in names
+    )
 
 
 def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
@@ -121,15 +127,10 @@ def settled(a: Anatomy) -> bool:
 
 def grads_known(a: Anatomy) -> bool:
     """Whether every trainable parameter has a gradient at the end of the program."""
-    if a.frozen or not settled(a) or a.switches or any(not p.used for p in a.parameters):
-        return False
-    # A reentrant checkpoint lets gradients through only where an input asks for one.
-    if any(c.reentrant for c in a.case.checkpoints) and not a.case.inputs.needs_grad():
+    if Lowering(a).may_lack_grads or not settled(a):
         return False
     held = False
     for op in a.case.program:
-        if isinstance(op, Forward) and op.target:
-            return False
         if isinstance(op, Backward):
             held = True
         elif op.renews or (isinstance(op, ZeroGrad) and op.set_to_none):

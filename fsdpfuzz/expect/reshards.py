@@ -47,7 +47,7 @@ def backward_reshards(a: Anatomy, rank: int) -> tuple[frozenset[str], ...] | Non
 def _call(a: Anatomy, op: Forward, now: Situation, hooked: dict[str, bool]) -> None:
     """Notes which units get a hook that backward will reach."""
     held = {place.path: [p.fqn for p in place.parameters if p.used] for place in a.places}
-    trained = _trained_units(a, now)
+    trained = trained_units(a, now)
     for call in a.calls(op, now):
         if not call.grad:
             continue
@@ -59,7 +59,7 @@ def _call(a: Anatomy, op: Forward, now: Situation, hooked: dict[str, bool]) -> N
             hooked.setdefault(call.path, call.input_grad)
 
 
-def _trained_units(a: Anatomy, now: Situation) -> dict[str, bool]:
+def trained_units(a: Anatomy, now: Situation) -> dict[str, bool]:
     """For each unit with parameters, whether its flat parameter requires grad."""
     trained = dict(now.flat)
     for fqn, owner in now.owners.items():

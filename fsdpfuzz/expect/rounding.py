@@ -59,15 +59,20 @@ def rounding(scale: float, largest: float, eps: float, terms: int) -> float:
     return bound
 
 
-def measured(scale: float, largest: float, eps: float, terms: int, coarse: float) -> float:
+def measured(
+    scale: float, largest: float, eps: float, terms: int, coarse: float, baseline: float
+) -> float:
     """What rounding explains where units compute in a lower dtype.
 
     ``coarse`` is how far the plain model in that dtype was off on the same tensor: it rounds as
-    FSDP does, in nearly all places. The other arguments are those of `rounding`.
+    FSDP does, in nearly all places. It is one draw, though, and of few elements it can be right
+    by chance; ``baseline``, what DDP lost in float32, is another, on its own scale. The other
+    arguments are those of `rounding`.
     """
     growth: float = max(1.0, float(terms) ** 0.5)
     own = eps * growth * (LOWER_SCALE * scale + LOWER_FLOOR * largest)
-    return own + UNDERFLOW * growth + LOWER_FACTOR * coarse
+    drawn = max(coarse, baseline * eps / FLOAT32_EPS)
+    return own + UNDERFLOW * growth + LOWER_FACTOR * drawn
 
 
 def beyond_baseline(baseline: float, eps: float) -> float:

@@ -14,6 +14,7 @@ from fsdpfuzz.invariants.accumulated import ACCUMULATED
 from fsdpfuzz.invariants.agreement import AGREEMENT, is_rejection
 from fsdpfuzz.invariants.base import Invariant, broken, tolerance
 from fsdpfuzz.invariants.clip import CLIP
+from fsdpfuzz.invariants.collectives import COLLECTIVES
 from fsdpfuzz.invariants.evidence import Evidence
 from fsdpfuzz.invariants.full_params import FULL_PARAMS
 from fsdpfuzz.invariants.hooks import HOOKS
@@ -51,6 +52,7 @@ REGISTRY: dict[str, Invariant] = _by_name(
         *STATE_DICT,
         *MEMORY,
         *ACCUMULATED,
+        *COLLECTIVES,
     )
 )
 """In order of blame: what stands first explains what comes later."""

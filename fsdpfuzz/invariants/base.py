@@ -40,7 +40,8 @@ def tolerance(comparison: Comparison) -> float:
         return 0.0
     sizes = (comparison.scale, comparison.floor, comparison.eps, comparison.reduced)
     if comparison.coarse is not None:
-        return measured(*sizes, comparison.coarse) + beyond_baseline(comparison.baseline, 0.0)
+        lost = comparison.baseline
+        return measured(*sizes, comparison.coarse, lost) + beyond_baseline(lost, 0.0)
     return rounding(*sizes) + beyond_baseline(comparison.baseline, comparison.eps)
 
 

@@ -16,6 +16,7 @@ from fsdpfuzz.case.recipe import (
     Value,
     Variable,
     call,
+    literal,
 )
 from fsdpfuzz.expect import adaptive_rounding
 from fsdpfuzz.verdict import Finding
@@ -46,6 +47,8 @@ class Evidence:
     """Before the model is made."""
     built: tuple[Do, ...] = ()
     """When the model is made and not wrapped yet."""
+    before_last: tuple[Do, ...] = ()
+    """Before the operation ``last``."""
     each_forward: tuple[Do, ...] = ()
     """After each forward."""
     loads_state: bool = True
@@ -82,6 +85,9 @@ class ShardEvidence:
     seen: Call
     right: Value
     """Of the tensor in ``whole``."""
+    where: tuple[str, Do] | None
+    """The step of ``steps.judging`` that tells elements by their place in the parameter, and what
+    finds the places; None where the part is all of it."""
 
     def off(self, name: str, allowed: float) -> tuple[Do, ...]:
         """The statements that fill ``wrong`` with the elements that are off."""
@@ -89,6 +95,14 @@ class ShardEvidence:
         if isinstance(right, Call):
             put, right = (*put, Do(call=right, into=(RIGHT,))), RIGHT
         return (*put, *judged("off", name, self.seen, right, allowed))
+
+    def differing(self, name: str, right: Variable) -> tuple[Do, ...]:
+        """The same for elements that are others than those of ``right``, by their places."""
+        put = Do(call=self.seen, into=(SEEN,))
+        if self.where is None:
+            return (put, *judged("whole_off", name, SEEN, right, 0.0))
+        function, places = self.where
+        return (places, put, *judged(function, name, *places.into, SEEN, right))
 
 
 HELD, FLAT, WHOLE = Variable("p"), Variable("flat"), Variable("whole")
@@ -112,14 +126,16 @@ def shard_evidence(
     lacking: tuple[Value, ...] = (True,) if grads else ()
     if owner is None:
         seen = call(f"steps.shards.{step}", HELD, *lacking)
-        return ShardEvidence((kept,), (HELD,), (), seen, whole)
+        return ShardEvidence((kept,), (HELD,), (), seen, whole, None)
     if not a.fsdp1:
         if grads:
             lacking = (Lowering(a).may_lack_grads,)
         seen = call(f"steps.fsdp2.shards.{step}", HELD, *lacking)
-        alone = a.shards(owner) == 1
-        right = whole if alone else call("steps.fsdp2.shards.same_part", whole, HELD)
-        return ShardEvidence((kept,), (HELD,), (), seen, right)
+        if a.shards(owner) == 1:
+            return ShardEvidence((kept,), (HELD,), (), seen, whole, None)
+        right = call("steps.fsdp2.shards.same_part", whole, HELD)
+        offsets = Do(call=call("steps.fsdp2.shards.offsets", HELD), into=(Variable("offsets"),))
+        return ShardEvidence((kept,), (HELD,), (), seen, right, ("part_off", offsets))
     info, flat = Variable("info"), Inside(model, f"{owner}._handle.flat_param".strip("."))
     local = fqn.removeprefix(f"{owner}.") if owner else fqn
     orig = bool(getattr(a.options[owner], "use_orig_params", False))
@@ -135,7 +151,10 @@ def shard_evidence(
     seen = call(f"steps.fsdp1.shards.{step}", HELD, info, orig, *lacking)
     right = call("steps.fsdp1.shards.same_part", whole, info)
     held = (kept, flat) if orig else (flat,)
-    return ShardEvidence(held, (HELD, FLAT) if orig else (HELD,), (first,), seen, right)
+    shape = literal(a.by_fqn[fqn].shape)
+    places = Do(call=call("steps.fsdp1.shards.places", shape, info), into=(Variable("places"),))
+    into = (HELD, FLAT) if orig else (HELD,)
+    return ShardEvidence(held, into, (first,), seen, right, ("flat_off", places))
 
 
 def plain_gradient(a: Anatomy, fqn: str, finding: Finding) -> Value:

@@ -169,7 +169,7 @@ class StateDictRoundTrip(_StateValues):
                 last=finding.op,
                 seen=(Inside("loaded", name),),
                 right=Inside("model", name),
-                judge=judged("off", f"{name}, loaded", SEEN, RIGHT, 0.0),
+                judge=judged("whole_off", f"loaded {name}", SEEN, RIGHT, 0.0),
             )
         new = shard_evidence(a, name, grads=False, model="loaded")
         old = shard_evidence(a, name, grads=False)
@@ -179,7 +179,7 @@ class StateDictRoundTrip(_StateValues):
             Do(call=old.seen, into=(saved,)),
             *(Do(call=v, into=(to,)) for v, to in zip(new.kept, new.into, strict=True)),
             *new.first,
-            *judged("off", f"{name}, loaded", new.seen, saved, 0.0),
+            *new.differing(f"loaded {name}", saved),
         )
         return Evidence(last=finding.op, seen=old.kept, judge=judge, into=old.into)
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
+from fsdpfuzz.expect import collective as collective_text
 from fsdpfuzz.ranks._env import RankEnv
 
 # Function -> (name to note it by, position and name of the argument with this rank's input).
@@ -75,6 +76,7 @@ def _noting(
         given = args[position] if 0 <= position < len(args) else kwargs.get(argument)
         numel, dtype = _size(given)
         env.collectives[noted] = env.collectives.get(noted, 0) + 1
+        env.issued.append(collective_text("_".join(noted.split("_")[:2]), dtype, numel))
         returned = env.flight.collective(noted, numel, dtype)
         depth.inside = True
         try:

@@ -12,7 +12,10 @@ from fsdpfuzz.wire import FlightRecorder
 
 @dataclass(slots=True, kw_only=True)
 class RankEnv:
-    """A rank of a running process group. ``collectives`` counts calls by name."""
+    """A rank of a running process group. ``collectives`` counts calls by name.
+
+    ``issued`` lists them as they come: kind, dtype, and elements of what this rank hands in.
+    """
 
     rank: int
     world_size: int
@@ -22,3 +25,4 @@ class RankEnv:
     folder: Path = Path()
     """The pool's private folder; gone when the pool is."""
     collectives: dict[str, int] = field(default_factory=dict)
+    issued: list[str] = field(default_factory=list)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from torch.utils import collect_env
 
 from fsdpfuzz.wire import Machine
 
@@ -49,6 +50,7 @@ def look() -> Machine:
     return Machine(
         python=platform.python_version(),
         torch=str(torch.__version__),
+        os=_os(),
         cuda=torch.version.cuda or "",
         cuda_available=gpus > 0,
         nccl=_nccl_version() if nccl else "",
@@ -63,6 +65,14 @@ def look() -> Machine:
             "ignored_params": _takes("torch.distributed.fsdp", "fully_shard", "ignored_params"),
         },
     )
+
+
+def _os() -> str:
+    try:
+        found = collect_env.get_os(collect_env.run)  # type: ignore[no-untyped-call]
+        return str(found or "")
+    except Exception:  # it asks programs of the machine, which may say anything
+        return ""
 
 
 def _nccl_version() -> str:

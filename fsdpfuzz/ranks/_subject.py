@@ -50,6 +50,7 @@ class Observer:
         self.unit_states: list[UnitState] = []
         self.reshards: list[dict[str, int]] = []
         self.saved: list[int] = []
+        self.issued: list[tuple[str, ...]] = []
         self.frozen_with_grad: set[str] = set()
         self.taken: list[Taken] = []
         self._a, self._reference, self._counters, self._env = a, reference, counters, env
@@ -84,6 +85,7 @@ class Observer:
         self._op = op
         self._counters.op, self._counters.saved_on_cpu = op, 0
         self._counters.resharded.clear()
+        self._env.issued.clear()
 
     def assigned(self, name: str, variables: Variables) -> bool:
         """Looks at the plain model before it is wrapped, and at each state dict."""
@@ -107,6 +109,7 @@ class Observer:
 
     def after(self, op: int, name: str, variables: Variables) -> None:
         """Compares what the operation leaves behind."""
+        self.issued.append(tuple(self._env.issued))
         request = self._a.case.program[op]
         index = self._passes.count
         finished = self._passes.after(op, variables)
@@ -275,6 +278,7 @@ class Observer:
             warnings=tuple(text for _, text in counters.warned),
             warning_ops=tuple(op for op, _ in counters.warned),
             collectives=dict(self._env.collectives),
+            issued=tuple(self.issued),
             saved_on_cpu=tuple(self.saved),
             shard_bytes=sharded.held_bytes(),
             grad_bytes=sharded.grad_bytes(),

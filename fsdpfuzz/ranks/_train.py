@@ -98,6 +98,7 @@ def _observe(
 ) -> tuple[Subject, float]:
     counters = Counters()
     env.collectives.clear()
+    env.issued.clear()
     started = time.perf_counter()
     with probes(counters):
         observer, variables = observe(name, a, reference, counters, env, likeness, apart, unsettled)

@@ -13,6 +13,7 @@ from fsdpfuzz.case import (
     Dimension,
     Simpler,
     anatomy,
+    calls_by_the_book,
     decode,
     digest,
     encode,
@@ -26,7 +27,8 @@ def simpler(case: CaseSpec) -> Iterator[Simpler]:
     """Every plainer or smaller neighbour of a case: sound, different, each once.
 
     Dimensions give those of their own (`Dimension.simpler`), the model is taken apart here. A
-    neighbour that FSDP documents to refuse is left out, unless the case is refused itself.
+    neighbour that FSDP documents to refuse is left out, unless the case is refused itself, and
+    so is one that calls modules as FSDP documents not to.
     """
     seen = {digest(case)}
     for neighbour in _all(case):
@@ -45,10 +47,10 @@ def _all(case: CaseSpec) -> Iterator[Simpler]:
 
 
 def usable(case: CaseSpec, neighbour: CaseSpec) -> bool:
-    """Whether a neighbour can be read back and is not refused where the case is not."""
-    if not _sound(neighbour):
+    """Whether a neighbour can be read back, and is refused, or misuse, only if the case is."""
+    if not _sound(neighbour) or (_refused(neighbour) and not _refused(case)):
         return False
-    return not _refused(neighbour) or _refused(case)
+    return calls_by_the_book(anatomy(neighbour)) or not calls_by_the_book(anatomy(case))
 
 
 @lru_cache(maxsize=4096)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.repro.context import Context, environment_of
+from fsdpfuzz.repro.context import Context, environment_of, torch_version
 from fsdpfuzz.repro.issue import issue_text
 from fsdpfuzz.repro.script import render
 from fsdpfuzz.repro.verify import Verification, verify
 
-__all__ = ["Context", "Verification", "environment_of", "issue_text", "render", "verify"]
+__all__ = [
+    "Context",
+    "Verification",
+    "environment_of",
+    "issue_text",
+    "render",
+    "torch_version",
+    "verify",
+]

@@ -14,7 +14,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     torch: str = ""
     backend: str = ""
     environment: tuple[str, ...] = ()
-    """Further words on the machine: ``Python 3.12.3``, ``2 × NVIDIA H200``."""
+    """Further words on the machine: ``Python version: 3.12.3``, ``2 × NVIDIA H200``."""
     here: tuple[str, ...] = ()
     """Words on the machine on which the script is written, where that may be another one."""
     ablation: Ablation | None = None
@@ -26,11 +26,17 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which the script calls a run that does not end a hang."""
 
 
+def torch_version(torch: str) -> str:
+    """The version of torch in the words of ``torch.utils.collect_env``."""
+    return f"PyTorch version: {torch}"
+
+
 def environment_of(machine: Machine) -> tuple[str, ...]:
-    """The machine in the words of `Context.environment`."""
-    words = [f"Python {machine.python}"]
-    if machine.cuda:
-        words.append(f"CUDA {machine.cuda}")
+    """The machine in the words of ``torch.utils.collect_env``, and what else matters to ranks."""
+    words = [f"CUDA used to build PyTorch: {machine.cuda or None}"]
+    words.append(f"Python version: {machine.python}")
+    if machine.os:
+        words.append(f"OS: {machine.os}")
     if machine.nccl:
         words.append(f"NCCL {machine.nccl}")
     gpus = machine.gpu_names

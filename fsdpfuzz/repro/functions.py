@@ -206,3 +206,14 @@ def inlined(recipe: Recipe, statement: Statement, again: list[str]) -> list[Stat
         case _:
             inner = (made for own in statement.body for made in inlined(recipe, own, again))
             return [replace(statement, body=tuple(inner))]
+
+
+def with_last(statements: tuple[Statement, ...], before: tuple[Do, ...]) -> tuple[Statement, ...]:
+    """The same with some statements before what the last operation does."""
+    if not before or isinstance(statements[-1], Do):
+        return statements
+    last = statements[-1]
+    body = with_last(last.body, before)
+    if isinstance(last, Operation):
+        body = (*before, *last.body)
+    return (*statements[:-1], replace(last, body=body))

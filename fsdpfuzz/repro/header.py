@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.errors import one_line
 from fsdpfuzz.invariants import Evidence, invariant_of
-from fsdpfuzz.repro.context import Context
+from fsdpfuzz.repro.context import Context, torch_version
 from fsdpfuzz.repro.layout import WIDTH
 from fsdpfuzz.verdict import Finding, gist
 
@@ -97,9 +97,10 @@ def _usual(finding: Finding) -> str:
 def _provenance(
     case: CaseSpec, finding: Finding | None, context: Context
 ) -> Iterator[tuple[str, str]]:
-    met = [f"torch {context.torch}"] if context.torch else []
-    met += [context.backend] if context.backend else []
-    met += [f"{case.world_size} ranks", *context.environment]
+    met = [context.backend] if context.backend else []
+    met.append(f"{case.world_size} ranks")
+    met += [torch_version(context.torch)] if context.torch else []
+    met += context.environment
     yield ("Found with" if finding else "Made for"), f"{', '.join(met)}; equal seeds on all ranks"
     if context.here:
         yield "Written on", ", ".join(context.here)

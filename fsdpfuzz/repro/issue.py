@@ -5,7 +5,7 @@ from __future__ import annotations
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.errors import one_line
 from fsdpfuzz.invariants import invariant_of
-from fsdpfuzz.repro.context import Context
+from fsdpfuzz.repro.context import Context, torch_version
 from fsdpfuzz.repro.header import title
 from fsdpfuzz.verdict import Finding
 
@@ -65,7 +65,7 @@ def _seen(finding: Finding) -> list[str]:
 
 
 def _versions(case: CaseSpec, context: Context) -> list[str]:
-    facts = [f"torch {context.torch}"] if context.torch else []
+    facts = [torch_version(context.torch)] if context.torch else []
     facts += [f"{context.backend}, {case.world_size} ranks"] if context.backend else []
     facts += context.environment
     facts += [f"script written on {', '.join(context.here)}"] if context.here else []

@@ -40,7 +40,11 @@ def own_rank() -> int:
 
 def verdict(wrong: list[str], rank: int) -> None:
     """Says what is wrong first of all, and ends."""
-    print(f"rank {rank}:", "reproduced: " + wrong[0] if wrong else "not reproduced", flush=True)
+    print(
+        f"rank {rank}:",
+        "reproduced: " + "; ".join(wrong) if wrong else "not reproduced",
+        flush=True,
+    )
     dist.barrier()
     os._exit(1 if wrong else 0)  # the backend's threads can abort an ordinary exit
 

@@ -30,7 +30,7 @@ from fsdpfuzz.invariants.evidence import whole_parity
 from fsdpfuzz.repro.classes import without_options
 from fsdpfuzz.repro.context import Context
 from fsdpfuzz.repro.fold import Substitute
-from fsdpfuzz.repro.functions import called_again, calls, forwards, inlined, makes, told
+from fsdpfuzz.repro.functions import called_again, calls, forwards, inlined, makes, told, with_last
 from fsdpfuzz.repro.header import header
 from fsdpfuzz.repro.imports import import_lines
 from fsdpfuzz.repro.layout import laid_out, source
@@ -219,7 +219,8 @@ class _Script:
             loads_state=self.evidence.loads_state and not self.prints,
             keep=self._keep(),
         )
-        return without_results(recipe, self._looked())
+        main = with_last(recipe.main, () if self.prints else self.evidence.before_last)
+        return without_results(replace(recipe, main=main), self._looked())
 
     def _main(self, case: CaseSpec, *, both: bool) -> list[ast.stmt]:
         """All that trains, with what is called more than once in functions of its own."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,32 @@ def off(name: str, seen: Tensor, right: Tensor, allowed: float) -> list[str]:
     ]
 
 
+def whole_off(name: str, seen: Tensor, right: Tensor, allowed: float) -> list[str]:
+    """The same, each element by its indices."""
+    return [
+        f"{name}{[*k]} is {seen[k]:.9g}, but should be {right[k]:.9g}"
+        for k in product(*map(range, right.shape))
+        if not abs(seen[k] - right[k]) <= allowed
+    ]
+
+
+def part_off(name: str, offsets: Sequence[int], seen: Tensor, right: Tensor) -> list[str]:
+    """Which elements of a part that begins at ``offsets`` in a whole tensor are others."""
+    return [
+        f"{name}{[*map(sum, zip(k, offsets, strict=True))]} is {seen[k]:.9g}, "
+        f"but should be {right[k]:.9g}"
+        for k in map(tuple, (seen != right).nonzero().tolist())
+    ]
+
+
+def flat_off(name: str, places: Sequence[Sequence[int]], seen: Tensor, right: Tensor) -> list[str]:
+    """Which elements of a flat part, which have these ``places`` in a whole tensor, are others."""
+    return [
+        f"{name}{[*places[k]]} is {seen[k]:.9g}, but should be {right[k]:.9g}"
+        for k in (seen != right).nonzero().flatten().tolist()
+    ]
+
+
 def entry_off(
     name: str,
     state: Mapping[str, Tensor],
@@ -32,7 +59,7 @@ def entry_off(
     """The same of an entry of a state dict, which rank 0 alone may have."""
     if rank0_only and rank > 0:
         return []
-    return off(name, state[name], right, allowed)
+    return whole_off(name, state[name], right, allowed)
 
 
 def unlike(name: str, seen: Tensor, right: Tensor, allowed: float, rtol: float) -> list[str]:
@@ -70,6 +97,13 @@ def far(what: str, seen: int, right: int, part: float, least: int) -> list[str]:
     """Whether a number is off by more than a part of the right one, and more than ``least``."""
     near = abs(seen - right) <= max(part * right, least)
     return [] if near else [f"{what}: {seen}, but should be about {right}"]
+
+
+def late(issued: Sequence[str], first: str, then: str) -> list[str]:
+    """Whether one collective comes after another that it should come before."""
+    if issued.index(first) < issued.index(then):
+        return []
+    return [f"{first}: after {then}, but should be before it"]
 
 
 def among(seen: Collection[str], names: Collection[str], text: str) -> list[str]:

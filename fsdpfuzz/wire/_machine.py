@@ -18,6 +18,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     python: str
     torch: str
+    os: str = ""
+    """As ``torch.utils.collect_env`` says it; empty where it does not know."""
     cuda: str = ""
     """CUDA version that torch was built for; empty without."""
     cuda_available: bool = False

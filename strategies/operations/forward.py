@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Backward, Forward, Op
+from fsdpfuzz.case import Backward, Forward, Op, stands_alone
 from fsdpfuzz.strategies.operations.program import Program
 
 MAX_MICRO_BATCHES = 3
@@ -51,7 +51,8 @@ def _alone(program: Program) -> None:
 
 
 def _target(program: Program) -> str:
-    """A unit that takes what the inputs are."""
+    """A unit that takes what the inputs are, and may be called by itself."""
     a = program.d.a
     fit = [path for path in a.units if a.by_path[path].width_in == a.width_in]
+    fit = [path for path in fit if stands_alone(a, path)]
     return program.d.pick(fit or [""])

@@ -9,6 +9,7 @@ from typing import get_args
 
 from fsdpfuzz.case.operations.backward import Backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, complete
+from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.case.operations.flip import Flip
 from fsdpfuzz.case.operations.forward import Forward
@@ -31,6 +32,7 @@ Op = (
     | Flip
     | StateDict
     | Rebuild
+    | ClearGrad
     | Clip
     | FullParams
     | OptimState
@@ -44,6 +46,7 @@ complete(OPERATIONS.values())
 __all__ = [
     "OPERATIONS",
     "Backward",
+    "ClearGrad",
     "Clip",
     "Flip",
     "Forward",

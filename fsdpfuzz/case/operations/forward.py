@@ -12,6 +12,7 @@ from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.loss import loss_of
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Sum, Variable, With, call
 from fsdpfuzz.errors import CaseError
 
@@ -139,6 +140,41 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             root = [replace(op, target="") if isinstance(op, Forward) else op for op in program]
             words = "a forward of another module than the root"
             yield Simpler(replace(case, program=tuple(root)), words)
+
+
+def stands_alone(a: Anatomy, target: str) -> bool:
+    """Whether FSDP supports a forward of this module by itself.
+
+    All units that manage what lies in it are called with it, and it takes the inputs as they
+    are: fsdp1 casts those of its root alone (``MixedPrecision.cast_forward_inputs``).
+    """
+    if not target or target in a.roots:
+        return True
+    for fqn, owner in a.owners.items():
+        if within(fqn, target) and owner is not None:
+            given = a.options[owner].precision
+            casts = a.fsdp1 and given is not None and given.param in ("bfloat16", "float16")
+            if casts or not within(owner, target):
+                return False
+    return True
+
+
+def calls_by_the_book(a: Anatomy) -> bool:
+    """Whether each forward `stands_alone`, and the root, if it is called, is so first.
+
+    Both APIs document that the first forward decides which unit is the root.
+    """
+    before: list[Forward] = []
+    for i, op in enumerate(a.case.program):
+        if op.renews:
+            before = []
+        elif isinstance(op, Forward):
+            before.append(op)
+            if not stands_alone(a.at(i - 1), op.target):
+                return False
+            if not op.target and before[0].target:
+                return False
+    return True
 
 
 def most_pending(case: CaseSpec) -> int:

@@ -232,6 +232,11 @@ def cast_buffer(a: Anatomy, fqn: str) -> Dtype | None:
     return precision.buffer if precision is not None and starts else None
 
 
+def computed_in(unit: Unit) -> Dtype | None:
+    """The dtype in which a unit gathers its parameters and computes, where it says so."""
+    return None if unit.precision is None else unit.precision.param
+
+
 def coarsest_buffer(a: Anatomy) -> Dtype | None:
     """The coarsest dtype to which a unit casts its buffers; None where none does."""
     names = [

@@ -49,6 +49,11 @@ def arguments(a: Anatomy, unit: Unit, mesh: Value) -> dict[str, Value]:
     return {"mesh": mesh}
 
 
+def is_replicated(a: Anatomy, path: str) -> bool:
+    """Whether the unit at ``path`` is sharded over one axis of a mesh, and replicated over one."""
+    return a.case.mesh is not None and getattr(a.options[path], "sharding", HYBRID[0]) in HYBRID
+
+
 class ShardingOption(Option):
     """What a unit shards: parameters, gradients and optimizer state, not all of them, or none."""
 

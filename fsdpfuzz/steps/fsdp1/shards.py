@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -41,3 +43,8 @@ def gradient(held: Tensor, info: Any, orig: bool, lacking: bool) -> Tensor:
 def same_part(whole: Tensor, info: Any) -> Tensor:
     """The same part of the whole tensor."""
     return whole.flatten().narrow(0, info.intra_param_start_idx or 0, info.numel_in_shard or 0)
+
+
+def places(shape: Sequence[int], info: Any) -> list[tuple[int, ...]]:
+    """Where the elements of this rank's part lie in a parameter of that shape; more may follow."""
+    return [*product(*map(range, shape))][info.intra_param_start_idx or 0 :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,3 +26,8 @@ def same_part(whole: Tensor, p: Any) -> Tensor:
     """The same part of the whole tensor."""
     sizes, offsets = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
     return whole[tuple(slice(a, a + n) for a, n in zip(offsets, sizes, strict=True))]
+
+
+def offsets(p: Any) -> Sequence[int]:
+    """Where this rank's part begins in the parameter, in each dimension."""
+    return compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)[1]

@@ -9,6 +9,7 @@ from fsdpfuzz.case import (
     PARAMETER_FEATURES,
     UNIT_FEATURES,
     Backward,
+    Branches,
     CaseSpec,
     Checkpoint,
     Forward,
@@ -23,6 +24,7 @@ from fsdpfuzz.case import (
     RequiresGrad,
     Sequential,
     Step,
+    Switch,
     Tie,
     Variant,
     anatomy,
@@ -88,6 +90,16 @@ BY_CLASS = Fsdp1Plan(units=(Fsdp1Unit(path=""),), wrap="module_classes", classes
         ),
         (make(fsdp2("", "0"), program=(Forward(target="0"),)), {"uncalled_unit": "on"}),
         (make(fsdp2("0"), model=Sequential(children=(Idle(),))), {"identity_unit": "on"}),
+        (
+            # In a module that takes a second input.
+            make(fsdp1("branches.0"), model=Branches(children=(Idle(),), merge="sum", side=True)),
+            {"identity_unit": "on"},
+        ),
+        (
+            make(fsdp1("branches.0"), model=Branches(children=(Linear(out=4),), side=True)),
+            {"identity_unit": "off"},
+        ),
+        (make(fsdp1(""), model=Switch(children=(Linear(out=4), Idle()))), {"identity_unit": "on"}),
         (make(fsdp2(""), twins=(Variant(name="other", frozen=()),)), {"variants": "frozen"}),
     ],
 )

@@ -17,15 +17,20 @@ from fsdpfuzz.case import (
     Fsdp2Unit,
     Linear,
     Mode,
+    Op,
+    Plan,
+    Precision,
     Sequential,
     StateDict,
     Step,
     Variant,
     anatomy,
+    calls_by_the_book,
     check,
     features,
 )
 from fsdpfuzz.errors import CaseError
+from tests.unit.case.test_units import fsdp1, fsdp2
 
 FSDP1 = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
 FSDP2 = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
@@ -114,3 +119,33 @@ def test_features_name_state_dicts_and_targets() -> None:
     )
     assert named["non_root_forward"] == "on"
     assert features(CASE)["state_dict"] == "no"
+
+
+LOW = Precision(param="bfloat16")
+LAST = (Forward(), Backward(), Forward(grad=False, target="1"))
+
+
+@pytest.mark.parametrize(
+    ("plan", "program", "by_the_book"),
+    [
+        (fsdp2("", "1"), LAST, True),
+        (fsdp2("", "1.0", "1.1"), LAST, True),
+        (fsdp2("", "1.0"), LAST, False),
+        (fsdp2(""), LAST, False),
+        (fsdp2("1"), LAST, True),
+        (fsdp2("", "1"), LAST[::-1], False),
+        (fsdp2("", "1"), LAST[-1:], True),
+        (fsdp1("", "1", precision=LOW), LAST, False),
+        (fsdp1("1", precision=LOW), LAST, True),
+        (fsdp1("", "1", precision=Precision(reduce="bfloat16")), LAST, True),
+    ],
+)
+def test_what_may_be_called_by_itself(
+    plan: Plan, program: tuple[Op, ...], by_the_book: bool
+) -> None:
+    """Whole units after the root, and where fsdp1 does not have to cast what the root casts."""
+    model = Sequential(
+        children=(Linear(out=5), Sequential(children=(Linear(out=5), Linear(out=5))))
+    )
+    case = CaseSpec(world_size=2, model=model, inputs=Dense(width=5), plan=plan, program=program)
+    assert calls_by_the_book(anatomy(case)) is by_the_book

@@ -139,6 +139,15 @@ def _held(shards: int = shard_bytes(_A), grads: int = grad_bytes(_A, 1)) -> Obse
     return on_one_rank(observed(right), mine)
 
 
+_GATHERED = ("all_gather float32 4", "all_gather float32 8")
+"""The root has two rows on two ranks, unit "0" has three."""
+_REDUCED = ("all_gather float32 8", "reduce_scatter float32 8", "reduce_scatter float32 16")
+
+
+def _issuing(*operations: tuple[str, ...]) -> Subject:
+    return subject(issued=(*operations, ()))
+
+
 def _tracking(peak: int) -> Subject:
     return Subject(
         units=("",), tracker_peak=peak, device_peak=1 << 30, tracker_shards=managed_bytes(_T)
@@ -277,6 +286,18 @@ FAULTS: dict[str, Fault] = {
     ),
     "grad_bytes": Fault(
         CASE, _held(), _held(grads=grad_bytes(_A, 1) + 4), "grad_bytes/leak/fsdp2:more"
+    ),
+    "collectives": _subject(
+        "collectives/mismatch/fsdp2:reduce-scatter-other",
+        CASE,
+        _issuing(_GATHERED, _REDUCED),
+        _issuing(_GATHERED, (*_REDUCED[:2], _REDUCED[2].replace("float32", "float16"))),
+    ),
+    "gathered_in_turn": _subject(
+        "gathered_in_turn/mismatch/fsdp2:swapped",
+        CASE,
+        _issuing(_GATHERED, _REDUCED),
+        _issuing(_GATHERED[::-1], _REDUCED),
     ),
     "tracker_accuracy": _subject(
         "tracker_accuracy/mismatch/fsdp2:device-more",

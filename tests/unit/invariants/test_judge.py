@@ -202,6 +202,15 @@ def test_in_low_precision_what_was_measured_counts_and_nothing_is_guessed() -> N
     assert not broken(comparison(**HALF | {"eps": 2.0**-7}, coarse=None, error=0.5))
 
 
+def test_a_plain_model_that_is_right_by_chance_allows_no_less_than_float32_lost() -> None:
+    """Found by drawing: one output of 1e-3, of terms of float16 a hundred times as large."""
+    output = {"scale": 1.14e-3, "floor": 1.14e-3, "eps": FLOAT16_EPS, "numel": 1}
+    lucky = output | {"coarse": 2e-5, "baseline": 4.37e-9}
+    assert not broken(comparison(**lucky, error=1.2e-4))
+    assert broken(comparison(**lucky, error=2.5e-4))
+    assert broken(comparison(**lucky | {"baseline": 1e-10}, error=1.2e-4))
+
+
 def test_nothing_is_said_where_a_lower_dtype_diverged_too() -> None:
     lost = comparison(**HALF, error=1e300, finite=False, coarse=1e300)
     assert judge(CASE, observed(subject(comparisons=(lost,)))).status == "passed"

@@ -240,3 +240,24 @@ def test_the_plainest_is_reached_without_a_run() -> None:
     assert len(encode(made)) < len(encode(FIRST)) / 2
     assert made.plan.units == (type(FIRST.plan.units[0])(path=""),)
     assert (made.checkpoints, made.frozen, made.held_out, made.twins) == ((), (), (), ())
+
+
+def test_a_module_is_called_by_itself_as_fsdp_says_or_not_at_all() -> None:
+    """Its units go with the forward of it alone, and the root stays the first to be called."""
+    evaluated = (Forward(), Backward(), Forward(grad=False, target="0"), Forward(grad=False))
+    case = CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Linear(out=3), Linear(out=3))),
+        inputs=Dense(width=3),
+        plan=Fsdp1Plan(units=(Fsdp1Unit(path=""), Fsdp1Unit(path="0"), Fsdp1Unit(path="1"))),
+        program=evaluated,
+    )
+    tried = [neighbour.case for neighbour in simpler(case)]
+    alone = [c for c in tried if any(getattr(op, "target", "") for op in c.program)]
+    assert alone
+    for neighbour in alone:
+        assert "0" in {unit.path for unit in neighbour.plan.units}
+        forwards = [op.target for op in neighbour.program if isinstance(op, Forward)]
+        assert "" not in forwards or not forwards[0]
+    misused = msgspec.structs.replace(case, plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)))
+    assert any(n.case.program[0] == evaluated[2] for n in simpler(misused))

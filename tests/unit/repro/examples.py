@@ -145,6 +145,17 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
         "death": (case, finding("no_rank_death", "rank_death", kind=":-9", failure=DEATH, **ended)),
         "offloads": (case, counted("offload_entered", "less", op=0, operation="forward")),
     }
+    gather = "all_gather float32 10"
+    told: dict[str, Any] = {"name": gather, "op": 0, "operation": "forward", "observed": "2"}
+    ahead = {"op": 1, "operation": "backward", "expected": "before reduce_scatter float32 20"}
+    for bounds in ("1", "0 to 1", "at least 3"):
+        found = counted("collectives", "all-gather-more", expected=bounds, **told)
+        kinds[f"collectives-{bounds}"] = (case, found)
+    kinds["swapped"] = (
+        case,
+        counted("gathered_in_turn", "swapped", **told | {"expected": f"{gather}, {gather}"}),
+    )
+    kinds["late"] = (case, counted("gathered_in_turn", "late", **told | ahead))
     for quantity, op in (("loss", 0), ("output", 0), ("grad", 1), ("param", 2)):
         name = "0.weight" if op else f"{quantity}[0]"
         found = finding("twins_agree", variant="plain", quantity=quantity, op=op, name=name)

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdpfuzz.repro.fold import Fold, constant, plain
@@ -95,6 +95,7 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
+@settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), st.lists))
 def test_a_literal_is_its_value(value: Any) -> None:
     made = constant(value)
@@ -117,6 +118,7 @@ def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 @pytest.mark.filterwarnings("ignore:.*with .*literal")
+@settings(deadline=None)
 @given(st.recursive(LEAVES, _grown, max_leaves=8), *[st.sampled_from([0, 2, None, True])] * 2)
 def test_folding_keeps_the_truth(text: str, x: object, y: object) -> None:
     names = {"x": x, "y": y}

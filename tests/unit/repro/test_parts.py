@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fsdpfuzz.repro
@@ -47,6 +47,7 @@ def told_by(text: str, **names: Any) -> list[object]:
     return told
 
 
+@settings(deadline=None)
 @given(LINES, LINES)
 def test_of_two_trainings_each_runs_as_it_would_alone(first: list[str], second: list[str]) -> None:
     usual, other = "\n".join(first), "\n".join(second)

@@ -26,17 +26,25 @@ from fsdpfuzz.case import (
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import PROPERTIES, Scope
 from fsdpfuzz.reduce import Ablation
-from fsdpfuzz.repro import Context, render
+from fsdpfuzz.repro import Context, environment_of, render
 from fsdpfuzz.repro.source import source_of
 from fsdpfuzz.seeds import SEEDS
 from fsdpfuzz.verdict import Failure, Finding
+from fsdpfuzz.wire import Machine
 from tests.unit.invariants.faults import FAULTS
 from tests.unit.repro.examples import counted, every_kind, finding, single_unit
 
 CONTEXT = Context(
     torch="2.13.0",
     backend="gloo",
-    environment=("Python 3.11.9",),
+    environment=environment_of(
+        Machine(
+            python="3.11.9",
+            torch="2.13.0+cu130",
+            os="Debian GNU/Linux 12 (bookworm) (x86_64)",
+            cuda="13.0",
+        )
+    ),
     ablation=Ablation(needed=("use_orig_params=True",), absent=("with FSDP2", "at world size 3")),
 )
 KINDS = [(api, kind) for api in ("fsdp1", "fsdp2") for kind in every_kind(api)]
@@ -173,7 +181,8 @@ def test_the_header_says_what_a_report_needs() -> None:
     text = " ".join(render(case, found, CONTEXT).split())
     for part in (
         "torchrun --nproc-per-node 2 repro.py",
-        "torch 2.13.0",
+        "PyTorch version: 2.13.0, CUDA used to build PyTorch: 13.0, Python version: 3.11.9, "
+        "OS: Debian GNU/Linux 12 (bookworm) (x86_64)",
         "gloo",
         "2 ranks",
         "repro.py # or with plain python",

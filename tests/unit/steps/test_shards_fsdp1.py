@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
+from fsdpfuzz.steps import judging
 from fsdpfuzz.steps.fsdp1 import shards
 from tests.unit.steps.alone import CPU, RANKS, as_rank, gradients_of, uneven
 
@@ -127,3 +128,19 @@ def test_the_arithmetic_of_a_part() -> None:
     assert shards.value(held, info, False).tolist() == [5, 6]
     assert shards.gradient(held, info, False, False).tolist() == [-5, -6]
     assert shards.same_part(torch.arange(6.0).view(2, 3), info).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(("rank", "world_size"), RANKS)
+def test_elements_that_differ_are_told_by_their_places(rank: int, world_size: int) -> None:
+    whole = uneven()
+    with as_rank(rank, world_size):
+        flat = wrapped(orig=False)
+        for name in NAMES:
+            numbers = torch.arange(1.0, whole.get_parameter(name).numel() + 1)
+            numbers = numbers.view_as(whole.get_parameter(name))
+            info = shards.info(flat, name, False)
+            part, places = shards.same_part(numbers, info), shards.places(numbers.shape, info)
+            everywhere = judging.whole_off(name, numbers, torch.zeros_like(numbers), 0.0)
+            told = judging.flat_off(name, places, part, torch.zeros_like(part))
+            assert judging.flat_off(name, places, part, part) == []
+            assert told == [everywhere[int(k) - 1] for k in part]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from fsdpfuzz.steps import judging
 from fsdpfuzz.steps import shards as plain
 from fsdpfuzz.steps.fsdp2 import shards
 from fsdpfuzz.steps.mesh import over_all
@@ -77,3 +78,26 @@ def test_what_a_rank_holds_whole_is_its_own_part() -> None:
     assert torch.equal(plain.gradient(p, False), torch.full((3,), 2.0))
     assert not plain.value(p).requires_grad
     assert torch.equal(plain.value(p), torch.ones(3))
+
+
+@pytest.mark.parametrize(("rank", "world_size"), RANKS)
+def test_elements_that_differ_are_told_by_their_places(rank: int, world_size: int) -> None:
+    """Each element has the number that its indices make."""
+    with as_rank(rank, world_size):
+        for name, p in wrapped().items():
+            numbers = torch.arange(1.0, p.numel() + 1).view(p.shape)
+            part = shards.same_part(numbers, p)
+            told = judging.part_off(name, shards.offsets(p), part, torch.zeros_like(part))
+            alike = judging.part_off(name, shards.offsets(p), part, part)
+            everywhere = judging.whole_off(name, numbers, torch.zeros_like(numbers), 0.0)
+            assert alike == []
+            assert told == [everywhere[int(k) - 1] for k in part.flatten()]
+
+
+def test_elements_are_told_by_their_indices() -> None:
+    seen = torch.tensor([[1.0, 2.0], [float("nan"), 4.5]])
+    told = judging.whole_off("0.weight", seen, torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 0.1)
+    assert told == [
+        "0.weight[1, 0] is nan, but should be 3",
+        "0.weight[1, 1] is 4.5, but should be 4",
+    ]

@@ -18,6 +18,7 @@ from fsdpfuzz.case import (
     Tokens,
     Variant,
     anatomy,
+    calls_by_the_book,
     features,
     is_orderly,
     mixed_units,
@@ -66,6 +67,7 @@ def values(case: CaseSpec) -> set[tuple[str, str]]:
 def test_nothing_uses_gradients_or_saves_state_before_they_are_reduced(focus: Focus) -> None:
     for case in sample(focus).cases:
         assert is_orderly(case.program)
+        assert calls_by_the_book(anatomy(case))
         assert case.program
 
 

@@ -1,0 +1,105 @@
+"""How forwards call units: how often, in which order, and which of them a backward reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fsdpfuzz.case import Anatomy, Called, Forward, Situation, within
+from fsdpfuzz.case.flow import MAX_CALLS, requires
+from fsdpfuzz.expect.reshards import trained_units
+
+
+@dataclass(slots=True)
+class UnitCalls:
+    """The calls of one unit from one backward to the next."""
+
+    times: int = 0
+    recorded: int = 0
+    """Those that record gradients."""
+    reached: int = 0
+    """Those whose output requires grad, so that backward comes by."""
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one forward calls, or several that wait for one backward."""
+
+    units: dict[str, UnitCalls] = field(default_factory=dict)
+    """Only units that manage parameters."""
+    begun: list[str] = field(default_factory=list)
+    """The units as their forwards begin."""
+    ended: list[str] = field(default_factory=list)
+    """The units as their forwards end."""
+    trained: dict[str, set[str]] = field(default_factory=dict)
+    """For each unit the parameters, by their source's name, that get a gradient."""
+
+    def add(self, other: Pass) -> None:
+        """Takes a later forward in."""
+        for path, calls in other.units.items():
+            mine = self.units.setdefault(path, UnitCalls())
+            mine.times += calls.times
+            mine.recorded += calls.recorded
+            mine.reached += calls.reached
+        self.begun += other.begun
+        self.ended += other.ended
+        for path, names in other.trained.items():
+            self.trained.setdefault(path, set()).update(names)
+
+
+def calls_of(a: Anatomy, op: Forward, now: Situation) -> Pass | None:
+    """What a forward calls under the plan of ``a``; None where that is too much to follow."""
+    calls = list(a.calls(op, now))
+    if len(calls) == MAX_CALLS:
+        return None
+    made = Pass()
+    outputs = _outputs(a, now, calls)
+    open_: list[str] = []
+    for call, (inside, grad) in zip(calls, outputs, strict=True):
+        while open_ and not (within(call.path, open_[-1]) and call.path != open_[-1]):
+            made.ended.append(open_.pop())
+        if call.path not in a.options or not a.managed.get(call.path):
+            continue
+        open_.append(call.path)
+        made.begun.append(call.path)
+        unit = made.units.setdefault(call.path, UnitCalls())
+        unit.times += 1
+        unit.recorded += call.grad
+        unit.reached += call.grad and (grad or inside)
+    made.ended += reversed(open_)
+    for path, name in _with_gradient(a, now, calls):
+        made.trained.setdefault(path, set()).add(name)
+    return made
+
+
+def _outputs(a: Anatomy, now: Situation, calls: Sequence[Called]) -> Iterator[tuple[bool, bool]]:
+    """For each call whether anything computed in it, and whether its input, requires grad."""
+    requires_grad = requires(a, now)
+    own = {
+        place.path: any(p.used and requires_grad(p.fqn) for p in place.parameters)
+        for place in a.places
+    }
+    for i, call in enumerate(calls):
+        inside = call.grad and own[call.path]
+        for later in calls[i + 1 :]:
+            if inside or later.path == call.path or not within(later.path, call.path):
+                break
+            inside = later.grad and own[later.path]
+        yield inside, call.input_grad
+
+
+def _with_gradient(
+    a: Anatomy, now: Situation, calls: Sequence[Called]
+) -> Iterator[tuple[str, str]]:
+    """The parameters that backward gives gradients, with their units.
+
+    Of a unit of fsdp1, which has one flat parameter, all or none.
+    """
+    units = trained_units(a, now) if a.fsdp1 else {}
+    for path in {call.path for call in calls if call.grad}:
+        for parameter in a.by_path[path].parameters:
+            owner = a.owners[parameter.fqn]
+            if owner is None or not parameter.used:
+                continue
+            if units[owner] if a.fsdp1 else now.trained[parameter.fqn]:
+                yield owner, a.canonical(parameter.fqn)

@@ -1,0 +1,377 @@
+"""Which collectives FSDP issues in a forward and in a backward: arithmetic on the case.
+
+A unit is gathered whenever it is called, or backward comes to it, while it is sharded, in the
+dtype that it computes in. What happens to it after forward its strategy says (fsdp1), or
+``reshard_after_forward``; a root stays whole by default. After backward every unit is sharded
+again, but for those of ``SHARD_GRAD_OP`` under ``no_sync``. Where gradients are synchronised, each
+unit that has any reduces them once: over its shards, over replicas if there are several, or, where
+it is not sharded, over all ranks. Prefetching changes when units are gathered, not how often, and
+the next unit in backward is gathered before the present one's gradients are reduced.
+
+Nothing is promised
+- of a parameter in two units, of a unit that returns its very input, or of one shard only;
+- where ranks take different paths, and from a call of anything but the root, or a forward whose
+  loss is thrown away, on;
+- of reentrant checkpoints that recompute anything but whole units.
+
+Only bounds hold for units that are called several times before a backward, for those that
+backward does not reach, and for fsdp1's units in a recomputed region: there the next forward, and
+the next backward, may find them whole or sharded. fsdp2 gathers in vain where its order of calls
+holds others than those of the present iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from fsdpfuzz.case import (
+    Anatomy,
+    Backward,
+    Forward,
+    Situation,
+    identity_units,
+    kept_whole,
+    reentrant_scopes,
+    within,
+)
+from fsdpfuzz.case.checkpoints import side_of
+from fsdpfuzz.case.units.precision import computed_in, reduced_in
+from fsdpfuzz.case.units.sharding import is_replicated, is_whole
+from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
+from fsdpfuzz.expect.bytes import shard_numel
+from fsdpfuzz.expect.calls import Pass, UnitCalls, calls_of
+from fsdpfuzz.expect.order import parting
+
+Kind = Literal["all_gather", "reduce_scatter", "all_reduce"]
+KINDS: tuple[Kind, ...] = ("all_gather", "reduce_scatter", "all_reduce")
+ANY = 10**9
+"""More collectives than there can be."""
+
+
+def collective(kind: str, dtype: str, numel: int) -> str:
+    """A collective by its kind, and by dtype and elements of what a rank hands in."""
+    return f"{kind} {dtype} {numel}"
+
+
+class Bounds(NamedTuple):
+    """How many there are at least, and at most."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        if self.least == self.most:
+            return str(self.least)
+        if self.most >= ANY:
+            return f"at least {self.least}"
+        return f"{self.least} to {self.most}"
+
+
+SHARDED, WHOLE, EITHER = Bounds(1, 1), Bounds(0, 0), Bounds(0, 1)
+"""What the next call of a unit costs by the state in which it finds the unit."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """The collectives of one operation on one rank. What is not named is not issued."""
+
+    numbers: dict[str, Bounds] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    """A unit of which each one can be."""
+    order: tuple[str, ...] = ()
+    """All-gathers in the order of the units' calls; empty where nothing is promised of it."""
+    early: tuple[tuple[str, str], ...] = ()
+    """Prefetches: pairs of which the first comes before the second."""
+
+    def add(self, text: str, number: Bounds, unit: str) -> None:
+        """So many more of a collective."""
+        old = self.numbers.get(text, WHOLE)
+        self.numbers[text] = Bounds(old.least + number.least, old.most + number.most)
+        self.units.setdefault(text, unit)
+
+
+def traffic(a: Anatomy, rank: int, *, settled: bool = True) -> Mapping[int, Traffic]:
+    """The collectives of each forward and backward of which anything is promised, by index.
+
+    ``settled`` says that fsdp2 leaves a unit whole that is recomputed in backward, and reshards a
+    root after forward if asked to: older versions of torch did neither.
+    """
+    return _traffic(a, rank if a.switches else 0, settled)
+
+
+@lru_cache(maxsize=64)
+def _traffic(a: Anatomy, rank: int, settled: bool) -> Mapping[int, Traffic]:
+    return dict(_Follower(a, settled).follow(rank))
+
+
+class _Follower:
+    """Follows the units of a case through its program."""
+
+    def __init__(self, a: Anatomy, settled: bool) -> None:
+        self._a = self._now = a
+        self._settled = settled
+        self._part = parting(a)
+        self._begin()
+
+    def _begin(self) -> None:
+        """With the units of a model that was just wrapped."""
+        self._state: dict[str, Bounds] = {}
+        self._on_fewer: set[str] = set()
+        """Units (fsdp2) that a forward left sharded over fewer ranks."""
+        self._pending = Pass()
+        self._unreduced: dict[str, set[str]] = {}
+        """Parameters (fsdp2) with gradients that wait for their reduction."""
+        self._frozen_first: dict[str, bool] = {}
+        """For each unit whether it was frozen when it was called first."""
+        self._stale: set[str] = set()
+        """Roots under which calls were recorded that no backward has followed."""
+        self._compared: set[str] = set()
+        """Roots (fsdp1) that no longer compare the order of their ranks."""
+        self._sync = True
+
+    def follow(self, rank: int) -> Iterator[tuple[int, Traffic]]:
+        a = self._a
+        for i, op, now in a.situations(rank):
+            if op.renews or i == 0:
+                self._begin()
+            self._now = a.at(i)
+            if i == self._part:
+                return
+            if not self._promises():
+                continue
+            if isinstance(op, Forward):
+                made = None if op.drop or op.target else calls_of(self._now, op, now)
+                if made is None:
+                    return
+                yield i, self._forward(op, now, made)
+            elif isinstance(op, Backward):
+                if self._changes_dtype(now):
+                    return
+                yield i, self._backward()
+            else:
+                # Units that are whole may be sharded by whoever looks into them.
+                self._state = {p: s if s == SHARDED else EITHER for p, s in self._state.items()}
+
+    def _promises(self) -> bool:
+        """Whether anything is promised under the present plan."""
+        a = self._now
+        managing = [path for path in a.units if a.managed.get(path)]
+        scopes = reentrant_scopes(a)
+        return not (
+            a.split_ties
+            or identity_units(a)
+            or any(a.shards(path) == 1 for path in managing)
+            or any(scope != "whole" for scope in scopes.values())
+            or (scopes and not a.case.inputs.needs_grad())
+            or (
+                a.switches
+                and any(getattr(u, "forward_prefetch", False) for u in a.options.values())
+            )
+        )
+
+    def _changes_dtype(self, now: Situation) -> bool:
+        """Whether a unit (fsdp2) in a lower dtype is trained that was frozen at first."""
+        a = self._now
+        return not a.fsdp1 and any(
+            frozen
+            and reduced_in(a.options[path]) is not None
+            and any(now.trained[p.fqn] for p in a.managed[path])
+            for path, frozen in self._frozen_first.items()
+        )
+
+    def _forward(self, op: Forward, now: Situation, made: Pass) -> Traffic:
+        a, found = self._now, Traffic()
+        gathers: list[str] = []
+        certain = all(calls.times == 1 for calls in made.units.values())
+        for path in made.begun:
+            number = self._state.get(path, SHARDED)
+            self._frozen_first.setdefault(
+                path, not any(now.trained[p.fqn] for p in a.managed[path])
+            )
+            if not is_whole(a, path):
+                text = self._gather(path)
+                found.add(text, number, path)
+                gathers += [text] * number.least
+                certain &= number != EITHER
+                self._state[path] = self._after_forward(path)
+            self._compares(path, 1, found)
+        if certain:
+            found.order = tuple(gathers)
+        if op.grad:
+            self._pending.add(made)
+            self._sync = op.sync
+        else:
+            self._stale.update(map(self._root, made.units))
+        return found
+
+    def _after_forward(self, path: str) -> Bounds:
+        a, unit = self._now, self._now.options[path]
+        self._on_fewer.discard(path)
+        if isinstance(unit, Fsdp1Unit):
+            return WHOLE if path in a.roots or path in kept_whole(a) else SHARDED
+        asked, ranks = unit.reshard_after_forward, a.shards(path)
+        if asked is None:
+            return WHOLE if path in a.roots else SHARDED
+        if not isinstance(asked, bool) and asked not in (1, ranks):
+            self._on_fewer.add(path)
+        elif path in a.roots and asked is not False and not self._settled:
+            return EITHER
+        return WHOLE if asked is False or (asked == 1 and asked is not True) else SHARDED
+
+    def _backward(self) -> Traffic:
+        a, found = self._now, Traffic()
+        made, self._pending = self._pending, Pass()
+        reached = {self._root(path) for path, calls in made.units.items() if calls.reached}
+        own = {
+            path: self._gathered(path, calls, made, found)
+            for path, calls in made.units.items()
+            if not is_whole(a, path)
+        }
+        for path, calls in made.units.items():
+            self._compares(path, self._called_again(path, calls), found)
+        early = list(self._prefetched(made, {p for p, number in own.items() if number == SHARDED}))
+        for path in a.units:
+            if self._root(path) in reached and a.managed.get(path):
+                again = path in made.units and made.units[path].times > 1
+                self._reduced(path, made.trained.get(path, set()), found, again=again)
+        found.early = tuple(
+            pair for pair in early if all(found.numbers[text] == SHARDED for text in pair)
+        )
+        for path in a.units:
+            self._ended(path, made.units.get(path, UnitCalls()), reached)
+        self._stale |= {self._root(path) for path in made.units} - reached
+        self._stale -= reached
+        self._compared |= reached
+        return found
+
+    def _gathered(self, path: str, calls: UnitCalls, made: Pass, found: Traffic) -> Bounds:
+        """How often a backward gathers a unit that was called."""
+        a, root, state = self._now, self._root(path), self._state[path]
+        again = self._called_again(path, calls)
+        least, most = state
+        if a.fsdp1:
+            if not calls.reached or calls.reached < calls.recorded:
+                least = 0
+            most = most * ((1 if calls.reached else 0) + again)
+        else:
+            beside = [c for p, c in made.units.items() if self._root(p) == root]
+            several = any(c.times > 1 for c in beside)
+            if several or root in self._stale or (again and not self._settled):
+                most = ANY
+            elif not calls.reached:
+                most += again
+                least = 0
+            elif any(c.reentrant for c in a.case.checkpoints):
+                most += again
+            if calls.reached < calls.times:
+                least = 0
+        text = self._gather(path)
+        found.add(text, Bounds(least, most), path)
+        if most == ANY and path in self._on_fewer:
+            self._on_fewer.discard(path)
+            found.add(self._gather(path), Bounds(0, ANY), path)
+        return Bounds(least, most)
+
+    def _compares(self, path: str, times: int, found: Traffic) -> None:
+        """In the first iteration fsdp1's ranks may compare which unit each of them calls."""
+        a = self._now
+        checks = a.fsdp1 and a.case.debug_level == "DETAIL"
+        if times and checks and self._root(path) not in self._compared:
+            found.add(collective("all_gather", "int32", 1), Bounds(0, 2 * times), path)
+
+    def _called_again(self, path: str, calls: UnitCalls) -> int:
+        """How often recomputation calls a unit, at most, beside what is in its own backward."""
+        a = self._now
+        around = [
+            c
+            for c in a.case.checkpoints
+            if c.recomputes
+            and within(path, c.path)
+            and (c.path != path or side_of(a, c) != "inside" or c.kind == "function_offload")
+        ]
+        if not around:
+            return 0
+        alone = len(around) == 1 and around[0].path == path and not around[0].reentrant
+        return 0 if alone and calls.times == 1 else calls.times * (2 ** len(around) - 1)
+
+    def _prefetched(self, made: Pass, once: set[str]) -> Iterator[tuple[str, str]]:
+        """What a backward gathers before it reduces the unit that comes before that.
+
+        ``once`` are the units that it gathers once.
+        """
+        a = self._now
+        if any(c.recomputes for c in a.case.checkpoints) or not self._sync:
+            return
+        for root in a.roots:
+            ended = [path for path in made.ended if self._root(path) == root]
+            if root in self._stale or any(made.units[p].times > 1 for p in ended):
+                continue
+            for path, now in pairwise(ended):
+                unit, trained = a.options[now], made.trained.get(now)
+                wanted = isinstance(unit, Fsdp2Unit) or unit.backward_prefetch is not None
+                waits = self._unreduced.get(now)
+                if wanted and trained and not waits and path in once and not is_whole(a, now):
+                    yield self._gather(path), self._scatter(now, trained)
+
+    def _reduced(self, path: str, names: set[str], found: Traffic, *, again: bool) -> None:
+        """What a backward reduces of a unit's gradients; ``again`` if it was called repeatedly.
+
+        What waits is then reduced when the last call is done, and the rest with the first one.
+        """
+        a = self._now
+        waits = self._unreduced.pop(path, set())
+        if not self._sync:
+            if not a.fsdp1:
+                self._unreduced[path] = waits | names
+            return
+        kinds, number = [names | waits], Bounds(1, 1)
+        if again and waits:
+            kinds, number = [names | waits, names, waits], Bounds(0, ANY)
+        for reduced in kinds:
+            if not reduced:
+                continue
+            if is_whole(a, path):
+                text = collective("all_reduce", _reduces_in(a, path), shard_numel(a, path))
+                found.add(text, number, path)
+                continue
+            found.add(self._scatter(path, reduced), number, path)
+            if is_replicated(a, path):
+                numel = shard_numel(a, path, reduced)
+                found.add(collective("all_reduce", _reduces_in(a, path), numel), number, path)
+
+    def _ended(self, path: str, calls: UnitCalls, reached: set[str]) -> None:
+        """The state in which a backward leaves a unit."""
+        unit, state = self._now.options[path], self._state.get(path, SHARDED)
+        if self._root(path) not in reached:
+            self._state[path] = SHARDED if state == SHARDED else EITHER
+        elif not isinstance(unit, Fsdp1Unit):
+            self._state[path] = SHARDED
+            self._on_fewer.discard(path)
+        elif calls.recorded and calls.reached == calls.recorded:
+            kept = not self._sync and path in kept_whole(self._now)
+            self._state[path] = WHOLE if kept else SHARDED
+        elif state != SHARDED or self._called_again(path, calls):
+            self._state[path] = EITHER
+
+    def _root(self, path: str) -> str:
+        return next(root for root in self._now.roots if within(path, root))
+
+    def _gather(self, path: str) -> str:
+        a, unit = self._now, self._now.options[path]
+        numel = shard_numel(a, path)
+        if path in self._on_fewer and isinstance(unit, Fsdp2Unit):
+            numel = numel * a.shards(path) // int(unit.reshard_after_forward or 1)
+        return collective("all_gather", computed_in(unit) or "float32", numel)
+
+    def _scatter(self, path: str, names: set[str]) -> str:
+        a = self._now
+        numel = a.shards(path) * shard_numel(a, path, names)
+        return collective("reduce_scatter", _reduces_in(a, path), numel)
+
+
+def _reduces_in(a: Anatomy, path: str) -> str:
+    return reduced_in(a.options[path]) or "float32"
