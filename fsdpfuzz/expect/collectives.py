@@ -12,7 +12,8 @@ Nothing is promised
 - of a parameter in two units, of a unit that returns its very input, or of one shard only;
 - where ranks take different paths, and from a call of anything but the root, or a forward whose
   loss is thrown away, on;
-- of reentrant checkpoints that recompute anything but whole units.
+- of reentrant checkpoints that recompute anything but whole units;
+- where fsdp2 is told to put off more, or less, than the reduction of gradients.
 
 Only bounds hold for units that are called several times before a backward, for those that
 backward does not reach, and for fsdp1's units in a recomputed region: there the next forward, and
@@ -163,6 +164,7 @@ class _Follower:
         scopes = reentrant_scopes(a)
         return not (
             a.split_ties
+            or a.case.micro_batches is not None
             or identity_units(a)
             or any(a.shards(path) == 1 for path in managing)
             or any(scope != "whole" for scope in scopes.values())

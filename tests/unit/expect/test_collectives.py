@@ -31,6 +31,7 @@ from fsdpfuzz.case import (
     anatomy,
 )
 from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.units import Precision
 from fsdpfuzz.expect import Traffic, traffic
 
@@ -285,12 +286,14 @@ def nothing_promised() -> Iterable[dict[int, Traffic]]:
     yield promised(second("1", ""), model=idle)
     yield promised(first("0", ""), (Forward(drop=True), *ITERATION))
     yield promised(first("0", ""), (Forward(target="0"), *ITERATION))
+    unreduced: tuple[Op, ...] = (Forward(sync=False), Backward(), *ITERATION)
+    yield promised(second("0", ""), unreduced, micro_batches=MicroBatches(keep_whole=True))
     part = Sequential(children=(Sequential(children=(Linear(out=3), Activation())), Linear(out=2)))
     yield promised(first(""), model=part, checkpoints=(Checkpoint(path="0", reentrant=True),))
 
 
 def test_nothing_is_promised_where_fsdp_promises_nothing() -> None:
-    assert list(nothing_promised()) == [{}] * 6
+    assert list(nothing_promised()) == [{}] * 7
 
 
 def test_of_steps_nothing_is_said() -> None:
