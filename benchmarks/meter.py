@@ -55,7 +55,7 @@ class Timed:
     def share(self, part: str) -> float:
         """Seconds of one part."""
         if part == "idle":
-            return self.whole - self.work - sum(self.parts.values())
+            return self.whole - self.work - sum(self.parts.get(name, 0.0) for name in IN_RANKS[1:4])
         if part == "draw":
             return self.whole - self.wait - self.judge - self.disk
         if part in ("work", "wait", "judge", "disk"):

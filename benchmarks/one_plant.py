@@ -225,6 +225,7 @@ def session_settings(
     return SessionSettings(
         backend=machine.backend,
         torch=machine.torch,
+        offers=machine.offers,
         output=folder,
         known=default_known(),
         plant=plant,

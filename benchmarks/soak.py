@@ -176,6 +176,7 @@ def soak(options: argparse.Namespace) -> tuple[Summary, Tally, float]:
             output=Path(folder),
             known=default_known(),
             seed=options.seed,
+            offers=machine.offers,
         )
         ports = real_ports(settings)
         watched = replace(ports, make_pool=lambda size: _Watched(ports.make_pool(size), tally))

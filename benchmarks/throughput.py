@@ -140,6 +140,7 @@ def _settings(chosen: Options, machine: Resolved, output: Path) -> RunSettings:
             output=output,
             known=default_known(),
             seed=chosen.seed,
+            offers=machine.offers,
         ),
         properties=tuple(PROPERTIES),
         max_examples=chosen.examples,

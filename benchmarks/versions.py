@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from packaging.version import Version
 
 from fsdpfuzz.known import Checked, Known, check_known
-from fsdpfuzz.loop import Session, SessionSettings, default_known, resolve_machine
+from fsdpfuzz.loop import Resolved, Session, SessionSettings, default_known, resolve_machine
 from fsdpfuzz.pool import Interpreter, interpreter_at, sigterm_exits
 from fsdpfuzz.seeds import SEEDS
 
@@ -131,10 +131,10 @@ def row_of(python: Path, parts: Sequence[str], examples: int, seed: int) -> Row:
         if "api" in parts:
             row |= api_of(python)
         if "known" in parts:
-            with Session(_settings(machine.backend, machine.torch, folder, ranks_on)) as session:
+            with Session(_settings(machine, folder, ranks_on)) as session:
                 row |= known_of(session)
         if "documents" in parts:
-            settings = _settings(machine.backend, machine.torch, folder, ranks_on, default_known())
+            settings = _settings(machine, folder, ranks_on, default_known())
             with Session(settings) as session:
                 row |= documents_of(session)
         if "examples" in parts:
@@ -143,10 +143,16 @@ def row_of(python: Path, parts: Sequence[str], examples: int, seed: int) -> Row:
 
 
 def _settings(
-    backend: Any, torch: str, folder: Path, python: Interpreter, known: Path | None = None
+    machine: Resolved, folder: Path, python: Interpreter, known: Path | None = None
 ) -> SessionSettings:
     return SessionSettings(
-        backend=backend, torch=torch, output=folder, python=python, known=known, reruns=0
+        backend=machine.backend,
+        torch=machine.torch,
+        offers=machine.offers,
+        output=folder,
+        python=python,
+        known=known,
+        reruns=0,
     )
 
 

@@ -153,7 +153,7 @@ def open_session(options: Options, began: float | None = None) -> Session:
         )
     sizes = profile.world_sizes if options.world_size is None else (options.world_size,)
     machine = resolve_machine(options.backend, sizes)
-    set_scope(Scope(world_sizes=machine.world_sizes))
+    set_scope(Scope(world_sizes=machine.world_sizes, offers=machine.offers))
     return Session(
         SessionSettings(
             backend=machine.backend,
@@ -162,6 +162,7 @@ def open_session(options: Options, began: float | None = None) -> Session:
             kept=options.output / RUNS / run_name("pytest", began),
             known=options.known or default_known(),
             torch=machine.torch,
+            offers=machine.offers,
         )
     )
 

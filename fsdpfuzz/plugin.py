@@ -274,12 +274,14 @@ class CaseItem(pytest.Item):
     def runtest(self) -> None:
         """Reads the file, runs the case and judges it."""
         from fsdpfuzz.corpus import read_entry
+        from fsdpfuzz.loop import lacking_in_torch
         from fsdpfuzz.seeds import SEEDS, fitting, lacking
 
         entry = read_entry(self.path)
         session = session_of(self.config)
         backend = session.settings.backend
-        if needs := lacking(entry.case, SEEDS, backend):
+        needs = lacking(entry.case, SEEDS, backend)
+        if needs := needs or lacking_in_torch(entry.case, session.settings.offers):
             pytest.skip(f"it needs {needs}")
         case = fitting(entry.case, SEEDS, backend)
         session.check(case, "replay")

@@ -37,10 +37,12 @@ def cases(
     focus: Focus = "parity",
     apis: Sequence[str] = ("fsdp1", "fsdp2"),
     world_sizes: Sequence[int] = (2,),
+    offers: Sequence[str] = (),
 ) -> st.SearchStrategy[CaseSpec]:
     """Cases of the given APIs and world sizes, which ``fsdpfuzz.case.check`` accepts.
 
-    All dimensions are drawn together, whatever the ``focus``. Some cases ask for what FSDP
+    All dimensions are drawn together, whatever the ``focus``; those that not every torch has only
+    where ``offers`` names what they need of `fsdpfuzz.case.NEWER`. Some cases ask for what FSDP
     documents to refuse, and some can show what is known of it: `fsdpfuzz.loop` runs few of these.
 
     Shrinks towards one ``Linear(out=1, bias=False)`` on inputs of shape ``(1, 1)``, the first
@@ -55,17 +57,25 @@ def cases(
         raise UsageError(f"apis={list(apis)}: name fsdp1, fsdp2 or both")
     if not world_sizes or not all(1 <= size <= 8 for size in world_sizes):
         raise UsageError(f"world_sizes={list(world_sizes)}: name sizes from 1 to 8")
-    return _cases(focus, tuple(apis), tuple(world_sizes))  # type: ignore[arg-type]
+    return _cases(focus, tuple(apis), tuple(world_sizes), frozenset(offers))  # type: ignore[arg-type]
 
 
 @st.composite
 def _cases(
-    draw: Draw, focus: Focus, apis: tuple[Api, ...], world_sizes: tuple[int, ...]
+    draw: Draw,
+    focus: Focus,
+    apis: tuple[Api, ...],
+    world_sizes: tuple[int, ...],
+    offers: frozenset[str],
 ) -> CaseSpec:
     d = Drawing(draw, focus, _simplest("fsdp1", 1))
     d.case = _simplest(d.pick(apis), d.pick(world_sizes))
-    for part in _parts():
+    for dimension, part in _parts():
+        before = d.case
         part(d)
+        # Drawn all the same, so that a seed gives like cases on every torch.
+        if not offers.issuperset(dimension.newer):
+            d.case = before
     d.put(seed=d.between(0, 127))
     return d.case
 
@@ -81,9 +91,9 @@ def _simplest(api: Api, world_size: int) -> CaseSpec:
 
 
 @cache
-def _parts() -> tuple[Part, ...]:
+def _parts() -> tuple[tuple[Dimension, Part], ...]:
     """How each dimension is drawn, in their order. :class:`ContractError` if one lacks a file."""
-    return tuple(part_of(dimension) for dimension in DIMENSIONS if dimension.drawn)
+    return tuple((dimension, part_of(dimension)) for dimension in DIMENSIONS if dimension.drawn)
 
 
 def part_of(dimension: Dimension) -> Part:

@@ -49,6 +49,7 @@ from fsdpfuzz.case.dimension import APIS, Api, Dimension, Feature, Rejection, Si
 from fsdpfuzz.case.dimensions import DIMENSIONS
 from fsdpfuzz.case.features import (
     FEATURES,
+    NEWER,
     PARAMETER_FEATURES,
     REJECTIONS,
     UNIT_FEATURES,
@@ -56,6 +57,7 @@ from fsdpfuzz.case.features import (
     foreseen_rejections,
     needs_gloo,
     needs_gpu,
+    needs_of_torch,
     parameter_features,
     unit_features,
 )
@@ -115,7 +117,12 @@ from fsdpfuzz.case.operations import (
     Step,
     ZeroGrad,
 )
-from fsdpfuzz.case.operations.forward import calls_by_the_book, most_pending, stands_alone
+from fsdpfuzz.case.operations.forward import (
+    calls_below_the_root,
+    calls_by_the_book,
+    most_pending,
+    stands_alone,
+)
 from fsdpfuzz.case.operations.requires_grad import changes_after_lone_forward
 from fsdpfuzz.case.optimizer import Optimizer
 from fsdpfuzz.case.paths import depth, innermost, join, outermost, within
@@ -155,6 +162,7 @@ __all__ = [
     "FLAT",
     "KINDS",
     "MAX_FILE_BYTES",
+    "NEWER",
     "OPERATIONS",
     "OPTIONS",
     "PARAMETER_FEATURES",
@@ -231,6 +239,7 @@ __all__ = [
     "as_document",
     "by_hand",
     "called_units",
+    "calls_below_the_root",
     "calls_by_the_book",
     "cast_buffer",
     "chain",
@@ -259,6 +268,7 @@ __all__ = [
     "most_pending",
     "needs_gloo",
     "needs_gpu",
+    "needs_of_torch",
     "outermost",
     "own_places",
     "parameter_features",

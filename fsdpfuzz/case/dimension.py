@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.recipe import Do, Value
     from fsdpfuzz.case.spec import CaseSpec
 
 Group = Literal["Wrapping", "Sharding", "Parameters", "Model", "Training", "State"]
@@ -83,6 +84,9 @@ class Dimension(ABC):
     unit_features: ClassVar[Mapping[str, Feature]] = {}
     parameter_features: ClassVar[Mapping[str, Feature]] = {}
     rejections: ClassVar[tuple[Rejection, ...]] = ()
+    newer: ClassVar[tuple[str, ...]] = ()
+    """What it needs of ``torch.distributed.fsdp`` that not every supported torch offers, as
+    ``FSDPModule.reshard()`` or ``MixedPrecisionPolicy(output_dtype)``."""
     drawn: ClassVar[bool] = True
     """Whether it has a file in ``strategies/``; False for what follows from the others."""
 
@@ -97,6 +101,14 @@ class Dimension(ABC):
     @abstractmethod
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Plainer neighbours, the largest step first; sound ones and others."""
+
+    def asked(self, a: Anatomy) -> bool:
+        """Whether the case goes through any of `newer`."""
+        return False
+
+    def told(self, a: Anatomy, root: Value) -> Iterator[Do]:
+        """What the outermost unit ``root``, and with it those inside, is told once all are made."""
+        return iter(())
 
     def needs_gpu(self, a: Anatomy) -> str:
         """What of the case cannot run on CPUs alone, in words; empty if all can."""

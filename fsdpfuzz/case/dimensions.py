@@ -6,9 +6,11 @@ from fsdpfuzz.case.checkpoints import CheckpointsDimension
 from fsdpfuzz.case.debug_level import DebugLevelDimension
 from fsdpfuzz.case.dimension import Dimension
 from fsdpfuzz.case.divide_factor import DivideFactorDimension
+from fsdpfuzz.case.finalization import FinalizationDimension
 from fsdpfuzz.case.freezing import FreezingDimension
 from fsdpfuzz.case.hazards import HazardsDimension
 from fsdpfuzz.case.inputs import InputsDimension
+from fsdpfuzz.case.keep_unsharded_storage import KeepUnshardedStorageDimension
 from fsdpfuzz.case.loss import LossDimension
 from fsdpfuzz.case.masked import MaskedDimension
 from fsdpfuzz.case.mem_tracker import MemTrackerDimension
@@ -16,6 +18,7 @@ from fsdpfuzz.case.mesh import MeshDimension
 from fsdpfuzz.case.micro_batches import MicroBatchesDimension
 from fsdpfuzz.case.optimizer import OptimizerDimension
 from fsdpfuzz.case.program import ProgramDimension
+from fsdpfuzz.case.reduce_scatter import ReduceScatterDimension
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.structure import StructureDimension
 from fsdpfuzz.case.ties import TiesDimension
@@ -41,6 +44,9 @@ DIMENSIONS: tuple[Dimension, ...] = (
     OptimizerDimension(),
     LossDimension(),
     MaskedDimension(),
+    ReduceScatterDimension(),
+    KeepUnshardedStorageDimension(),
+    FinalizationDimension(),
     HazardsDimension(),
     WorldSizeDimension(),
 )

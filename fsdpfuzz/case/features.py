@@ -73,6 +73,18 @@ def foreseen_rejections(a: Anatomy) -> tuple[Rejection, ...]:
     )
 
 
+NEWER = {name: d.name for d in DIMENSIONS for name in d.newer}
+"""What not every supported torch offers, with the dimension that needs it; see `Dimension`."""
+
+
+def needs_of_torch(a: Anatomy) -> tuple[str, ...]:
+    """What of `NEWER` a case goes through."""
+    plans = _plans(a)
+    return tuple(
+        name for d in DIMENSIONS if d.newer and any(d.asked(b) for b in plans) for name in d.newer
+    )
+
+
 def needs_gpu(a: Anatomy) -> str:
     """What of a case cannot run on CPUs alone, in words; empty if all can."""
     plans = _plans(a)

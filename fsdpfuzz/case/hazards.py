@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
-from fsdpfuzz.case.modules import Idle, Node, Repeat, Sequential, Switch
+from fsdpfuzz.case.modules import Repeat
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
@@ -65,7 +65,14 @@ def kept_without_gradient(a: Anatomy) -> tuple[str, ...]:
 
 def identity_units(a: Anatomy) -> tuple[str, ...]:
     """Units whose module returns its very input, or a unit that does so within them."""
-    return tuple(path for path in a.units if _returns_its_input(_node_of(a, path)))
+    found = []
+    for path in a.units:
+        place = a.by_path[path]
+        # A module with a second input gives its only module's output back.
+        node = a.by_path[join(path, "inner")].node if place.kind == "sided" else place.node
+        if node is not None and node.returns_its_input():
+            found.append(path)
+    return tuple(found)
 
 
 def repeated_places(a: Anatomy) -> tuple[str, ...]:
@@ -89,7 +96,8 @@ def called_units(a: Anatomy) -> frozenset[str]:
 def calls_a_unit_again(a: Anatomy) -> bool:
     """Whether a unit is called several times from the end of a backward to that of the next.
 
-    A checkpoint calls the units in it again during the backward.
+    A checkpoint calls the units in it again during the backward. In eval mode no call counts:
+    what depends on their number, fsdp1's check of their order, leaves them out.
     """
     again = [c for c in a.case.checkpoints if c.recomputes]
     if any(
@@ -104,28 +112,12 @@ def calls_a_unit_again(a: Anatomy) -> bool:
         for _, op, now in a.situations(rank):
             if isinstance(op, Backward) or op.renews:
                 called.clear()
-            elif isinstance(op, Forward):
+            elif isinstance(op, Forward) and now.training:
                 for call in a.calls(op, now):
                     if call.path in called:
                         return True
                     called.update({call.path} & units)
     return False
-
-
-def _node_of(a: Anatomy, path: str) -> Node | None:
-    """The node of a module, or of the only one that it calls."""
-    place = a.by_path[path]
-    return a.by_path[join(path, "inner")].node if place.kind == "sided" else place.node
-
-
-def _returns_its_input(node: Node | None) -> bool:
-    if isinstance(node, Switch):
-        return any(_returns_its_input(child) for child in node.children)
-    if isinstance(node, Sequential):
-        return all(_returns_its_input(child) for child in node.children)
-    if isinstance(node, Repeat):
-        return node.no_grad == "off" and _returns_its_input(node.body)
-    return isinstance(node, Idle)
 
 
 class HazardsDimension(Dimension):
@@ -156,8 +148,8 @@ class HazardsDimension(Dimension):
             about="on when no forward ever calls a unit", group="Wrapping", values=ON
         ),
         "unit_called_again": Feature(
-            about="on when a unit is called several times before a backward ends: in one forward, "
-            "by several forwards, or by recomputation",
+            about="on when a unit is called several times in train mode before a backward ends: in "
+            "one forward, by several forwards, or by recomputation",
             group="Wrapping",
             values=ON,
         ),

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.divide_factor import followed
+from fsdpfuzz.case.finalization import finished
 from fsdpfuzz.case.inputs import Dense
 from fsdpfuzz.case.micro_batches import told
 from fsdpfuzz.case.modules import Child, Sequential
@@ -22,7 +23,7 @@ from fsdpfuzz.case.operations import (
     Step,
     ZeroGrad,
 )
-from fsdpfuzz.case.operations.forward import most_pending
+from fsdpfuzz.case.operations.forward import calls_below_the_root, most_pending
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -110,7 +111,7 @@ class Lowering:
             not used - never
             or any(c.reentrant for c in a.case.checkpoints)
             or any(isinstance(op, Flip) for op in ops)
-            or any(isinstance(op, Forward) and op.target for op in ops)
+            or calls_below_the_root(ops)
         )
 
     @cached_property
@@ -123,7 +124,7 @@ class Lowering:
             or any(isinstance(op, RequiresGrad | ClearGrad) for op in a.case.program)
             or bool(a.switches)
             or any(not p.used for p in a.parameters)
-            or any(isinstance(op, Forward) and op.target for op in a.case.program)
+            or calls_below_the_root(a.case.program)
         )
 
     @cached_property
@@ -236,6 +237,7 @@ class Lowering:
         self._pending = 0
         if self._unreduced:
             return
+        yield from finished(self.a)
         parameters = call(".parameters", MODEL)
         if self.unmanaged:
             parameters = call("steps.names.others", _NAMED, literal(self.unmanaged))
@@ -326,10 +328,7 @@ class Lowering:
 
     @property
     def _single_use_of_mesh(self) -> bool:
-        """Whether one unit is made, and once: only then nobody else needs its mesh.
-
-        A mesh of two dimensions has names, and so a line of its own.
-        """
+        """Whether one unit is made, once, and its mesh has no names: it needs no line of its own."""
         saves = [op for op in self.a.case.program if op.wraps]
         again = any(not isinstance(op, StateDict) or self.loads_state for op in saves)
         return len(self.a.plan.units) == 1 and not again and self.a.case.mesh is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -68,6 +69,11 @@ class ProgramDimension(Dimension):
                 left = program[:start] + program[gone.stop :]
                 if _keeps_partners(program, gone) and (not orderly or is_orderly(left)):
                     yield Simpler(msgspec.structs.replace(case, program=left))
+        for i, (op, following) in enumerate(pairwise(program)):
+            # One of several losses that wait for the same backward.
+            if all(isinstance(each, Forward) and each.waits for each in (op, following)):
+                left = program[:i] + program[i + 1 :]
+                yield Simpler(msgspec.structs.replace(case, program=left))
         for kind in OPERATIONS.values():
             yield from kind.simpler(case)
 

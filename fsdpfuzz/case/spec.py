@@ -11,6 +11,7 @@ from fsdpfuzz.case.checkpoints import Checkpoint
 from fsdpfuzz.case.debug_level import DebugLevel
 from fsdpfuzz.case.dimension import Api
 from fsdpfuzz.case.divide_factor import DivideFactor
+from fsdpfuzz.case.finalization import Finalization
 from fsdpfuzz.case.inputs import Inputs
 from fsdpfuzz.case.loss import Loss
 from fsdpfuzz.case.mem_tracker import Probe
@@ -19,6 +20,7 @@ from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.modules import Node
 from fsdpfuzz.case.operations import Op
 from fsdpfuzz.case.optimizer import Optimizer
+from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.case.ties import Tie
 from fsdpfuzz.case.variants import Variant
 from fsdpfuzz.case.wrap import Fsdp1Plan, Plan
@@ -56,6 +58,12 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """What ``sync=False`` leaves for later (fsdp2); None for the gradients' reduction alone."""
     divide_factor: DivideFactor | None = None
     """None for the number of ranks (fsdp2)."""
+    reduce_scatter: ReduceScatter | None = None
+    """How gradients are reduced (fsdp2); None for PyTorch's defaults."""
+    keep_unsharded_storage: bool = False
+    """``set_keep_unsharded_storage`` (fsdp2)."""
+    finalization: Finalization = "automatic"
+    """How a backward is finished (fsdp2)."""
 
     @property
     def api(self) -> Api:

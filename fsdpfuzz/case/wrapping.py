@@ -70,6 +70,15 @@ class Wrapping:
                 yield self._wrapped(unit, early)
                 yield from told(self.a, Inside("model", path) if path else MODEL)
             yield from self._placed(path, "around")
+        yield from self._told()
+
+    def _told(self) -> Iterator[Statement]:
+        """What units are told once all of them are made."""
+        from fsdpfuzz.case.dimensions import DIMENSIONS
+
+        for path in () if self.a.fsdp1 else self.a.roots:
+            for dimension in DIMENSIONS:
+                yield from dimension.told(self.a, Inside("model", path) if path else MODEL)
 
     def _placed(self, path: str, side: str) -> Iterator[Do]:
         """The checkpoints at a module, on one side of its unit; without one ``inside``."""

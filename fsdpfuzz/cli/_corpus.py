@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fsdpfuzz.cli import _known
+from fsdpfuzz.cli._group import Group
 from fsdpfuzz.cli._options import PythonPath, folder_named, usable_folder
 from fsdpfuzz.cli._output import console, fitting
 from fsdpfuzz.errors import UsageError, one_line
@@ -30,7 +31,7 @@ Paths = Annotated[
 
 def add(app: typer.Typer) -> None:
     """Registers the commands."""
-    group = typer.Typer(help="Look after saved cases.", no_args_is_help=True)
+    group = typer.Typer(cls=Group, help="Look after saved cases.", no_args_is_help=True)
     group.command(name="list")(list_command)
     group.command(name="show")(show_command)
     group.command(name="add")(add_command)

@@ -82,6 +82,7 @@ def _found_again(
             backend=machine.backend,
             plant=plant,
             torch=machine.torch,
+            offers=machine.offers,
             output=Path(folder),
             reruns=0,
             python=python,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from fsdpfuzz.cli._finding import finding_of
+from fsdpfuzz.cli._group import Group
 from fsdpfuzz.cli._options import (
     MAX_RANKS,
     PythonPath,
@@ -43,7 +44,7 @@ Plant = Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=Tru
 
 def add(app: typer.Typer) -> None:
     """Registers the commands."""
-    group = typer.Typer(help="Look after known defects.", no_args_is_help=True)
+    group = typer.Typer(cls=Group, help="Look after known defects.", no_args_is_help=True)
     group.command(name="add")(add_command)
     group.command(name="check")(check_command)
     group.command(name="list")(list_command)
@@ -115,6 +116,7 @@ def _proposed(
             backend=machine.backend,
             plant=plant,
             torch=machine.torch,
+            offers=machine.offers,
             output=Path(folder),
             known=known,
             python=python,
@@ -245,6 +247,7 @@ def run_check(
         output=output,
         plant=plant,
         torch=machine.torch,
+        offers=machine.offers,
         python=ranks_on,
     )
     stale = 0

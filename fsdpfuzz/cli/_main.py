@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from fsdpfuzz.cli._group import Group
 from fsdpfuzz.errors import MachineError, PoolError, UsageError
 from fsdpfuzz.loop import Stopped
 
@@ -35,6 +36,7 @@ def build() -> typer.Typer:
     """The application with all its commands."""
     app = typer.Typer(
         name="fsdpfuzz",
+        cls=Group,
         help="Property-based fuzzing of PyTorch FSDP on real ranks.",
         no_args_is_help=True,
         add_completion=False,

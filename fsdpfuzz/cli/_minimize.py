@@ -99,6 +99,7 @@ def _settings(
         profile=replace(PROFILES["dev"], shrink_seconds=seconds, shrink_tries=RUNS),
         plant=plant,
         torch=machine.torch,
+        offers=machine.offers,
         output=output,
         known=known,
         python=python,

@@ -85,7 +85,7 @@ def _replayed(
     plant: str | None,
 ) -> Iterator[tuple[Entry, Examined | None]]:
     """Each case with what came of it, which is printed; None for one that cannot run here."""
-    from fsdpfuzz.loop import resolve_machine
+    from fsdpfuzz.loop import lacking_in_torch, resolve_machine
     from fsdpfuzz.seeds import SEEDS, fitting, lacking
 
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
@@ -101,11 +101,13 @@ def _replayed(
         known=known_path,
         plant=plant,
         torch=machine.torch,
+        offers=machine.offers,
         python=ranks_on,
     )
     with Session(settings) as session:
         for path, entry in entries:
-            if needs := lacking(entry.case, SEEDS, machine.backend):
+            needs = lacking(entry.case, SEEDS, machine.backend)
+            if needs := needs or lacking_in_torch(entry.case, machine.offers):
                 print(f"{path}: skipped, it needs {needs}", flush=True)
                 yield entry, None
                 continue

@@ -217,6 +217,7 @@ def _ablation(
             backend=machine.backend,
             plant=plant,
             torch=machine.torch,
+            offers=machine.offers,
             output=Path(folder),
             reruns=0,
             python=python,

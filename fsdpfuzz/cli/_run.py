@@ -182,10 +182,13 @@ def settings_from(
     world_sizes = chosen_profile.world_sizes if world_size is None else (world_size,)
     ranks_on = interpreter(python)
     machine = resolve_machine(backend, world_sizes, ranks_on)
+    offers = machine.offers
     other = interpreter(against, "--against")
     if other is not None:
         there = resolve_machine(machine.backend, machine.world_sizes, other)
         other = msgspec.structs.replace(other, torch=there.torch)
+        # What only one of both has is no difference worth a word.
+        offers = tuple(name for name in offers if name in there.offers)
     if seed is None:
         seed = 0 if chosen_profile.derandomize else secrets.randbelow(2**32)
     return RunSettings(
@@ -197,6 +200,7 @@ def settings_from(
             plant=plant,
             strict=strict,
             torch=machine.torch,
+            offers=offers,
             seed=seed,
             python=ranks_on,
             against=other,

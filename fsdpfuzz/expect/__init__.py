@@ -5,15 +5,16 @@ Arithmetic on the case alone. Invariants hold what the ranks saw against it.
 
 from __future__ import annotations
 
-from fsdpfuzz.expect.accumulated import waiting_bytes
 from fsdpfuzz.expect.bytes import (
     grad_bytes,
     grads_known,
+    kept_bytes,
     managed_bytes,
     settled,
     shard_bytes,
     steps_after_backward,
     unit_numel,
+    waiting_bytes,
     whole_bytes,
 )
 from fsdpfuzz.expect.collectives import ANY, KINDS, WHOLE, Bounds, Traffic, collective, traffic
@@ -53,6 +54,7 @@ __all__ = [
     "grad_bytes",
     "grads_known",
     "is_cut",
+    "kept_bytes",
     "managed_bytes",
     "may_stay_whole",
     "measured",

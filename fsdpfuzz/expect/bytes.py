@@ -24,7 +24,10 @@ from fsdpfuzz.case import (
     RequiresGrad,
     Step,
     ZeroGrad,
+    called_units,
+    calls_below_the_root,
 )
+from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
 
 ITEM = 4
@@ -70,6 +73,18 @@ def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
             dim = dims.get(p.fqn, 0)
             total += ranks * _chunk(p, dim, ranks) + (p.numel if dim else 0)
     return ITEM * total
+
+
+def kept_bytes(a: Anatomy) -> int:
+    """The least that units add for good which keep the memory of whole parameters."""
+    total, called = 0, called_units(a)
+    if a.switches or a.case.ties or any(op.renews for op in a.case.program):
+        called = frozenset()  # nothing is certain
+    for owner in called:
+        precision = a.options[owner].precision
+        width = WIDTHS[(precision and precision.param) or "float32"]
+        total += width * sum(p.numel for p in a.owned[owner])
+    return total
 
 
 def managed_bytes(a: Anatomy) -> int:
@@ -197,3 +212,49 @@ def _orig_shard(
     return sum(
         max(0, min(end, high) - max(start, low)) for fqn, start, end in spans if fqn in trained
     )
+
+
+def waiting_bytes(a: Anatomy, op: int, rank: int) -> int | None:
+    """Bytes of gradients of fsdp2, waiting and reduced, after the backward ``op``.
+
+    It adds up whole gradients in ``reduce_dtype``, without one in the dtype that a unit computes
+    in. None where it depends on more than the case which gradients there are.
+    """
+    if a.fsdp1 or not _all_there(a):
+        return None
+    total = 0
+    for owner, parameters in a.at(op).managed.items():
+        if owner is None:
+            return None
+        name = reduced_in(a.at(op).options[owner])
+        total += WIDTHS[name or "float32"] * sum(p.numel for p in parameters)
+    return total + (grad_bytes(a.at(op), rank) if _reduced_before(a, op) else 0)
+
+
+def _all_there(a: Anatomy) -> bool:
+    """Whether a backward leaves a gradient of every parameter."""
+    case = a.case
+    reentrant = any(c.reentrant for c in case.checkpoints)
+    return not (
+        a.frozen
+        or case.held_out
+        or a.switches
+        or a.split_ties
+        or any(not p.used for p in a.parameters)
+        or (reentrant and not case.inputs.needs_grad())
+        or any(isinstance(op, Flip | RequiresGrad) for op in case.program)
+        or calls_below_the_root(case.program)
+    )
+
+
+def _reduced_before(a: Anatomy, last: int) -> bool:
+    """Whether reduced gradients of an earlier backward are still there."""
+    reduced, synchronised = False, True
+    for op in a.case.program[:last]:
+        if isinstance(op, Forward) and op.waits:
+            synchronised = op.sync
+        elif isinstance(op, Backward):
+            reduced = reduced or synchronised
+        elif op.renews or (isinstance(op, ZeroGrad) and op.set_to_none):
+            reduced = False
+    return reduced

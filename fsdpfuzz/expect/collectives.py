@@ -10,8 +10,8 @@ the next unit in backward is gathered before the present one's gradients are red
 
 Nothing is promised
 - of a parameter in two units, of a unit that returns its very input, or of one shard only;
-- where ranks take different paths, and from a call of anything but the root, or a forward whose
-  loss is thrown away, on;
+- where ranks take different paths, and from a call of anything but the root, a forward whose loss
+  is thrown away, or a change of ``requires_grad`` while a unit is whole, on;
 - of reentrant checkpoints that recompute anything but whole units;
 - where fsdp2 is told to put off more, or less, than the reduction of gradients.
 
@@ -84,7 +84,8 @@ class Traffic:
     units: dict[str, str] = field(default_factory=dict)
     """A unit of which each one can be."""
     order: tuple[str, ...] = ()
-    """All-gathers in the order of the units' calls; empty where nothing is promised of it."""
+    """All-gathers, all different, in the order of the units' calls; empty where nothing is promised
+    of it."""
     early: tuple[tuple[str, str], ...] = ()
     """Prefetches: pairs of which the first comes before the second."""
 
@@ -133,6 +134,7 @@ class _Follower:
         self._compared: set[str] = set()
         """Roots (fsdp1) that no longer compare the order of their ranks."""
         self._sync = True
+        self._trained: dict[str, bool] = {}
 
     def follow(self, rank: int) -> Iterator[tuple[int, Traffic]]:
         a = self._a
@@ -153,9 +155,14 @@ class _Follower:
                 if self._changes_dtype(now):
                     return
                 yield i, self._backward()
+            elif self._on_fewer:
+                return  # whoever looks into them may shard them over all ranks
+            elif now.trained != self._trained and set(self._state.values()) - {SHARDED}:
+                return  # fsdp2 does not tell units that are whole
             else:
                 # Units that are whole may be sharded by whoever looks into them.
                 self._state = {p: s if s == SHARDED else EITHER for p, s in self._state.items()}
+            self._trained = dict(now.trained)
 
     def _promises(self) -> bool:
         """Whether anything is promised under the present plan."""
@@ -201,7 +208,7 @@ class _Follower:
                 certain &= number != EITHER
                 self._state[path] = self._after_forward(path)
             self._compares(path, 1, found)
-        if certain:
+        if certain and len(set(gathers)) == len(gathers):
             found.order = tuple(gathers)
         if op.grad:
             self._pending.add(made)
@@ -348,15 +355,16 @@ class _Follower:
     def _ended(self, path: str, calls: UnitCalls, reached: set[str]) -> None:
         """The state in which a backward leaves a unit."""
         unit, state = self._now.options[path], self._state.get(path, SHARDED)
+        again = self._called_again(path, calls)
         if self._root(path) not in reached:
-            self._state[path] = SHARDED if state == SHARDED else EITHER
+            self._state[path] = SHARDED if state == SHARDED and not again else EITHER
         elif not isinstance(unit, Fsdp1Unit):
             self._state[path] = SHARDED
             self._on_fewer.discard(path)
         elif calls.recorded and calls.reached == calls.recorded:
             kept = not self._sync and path in kept_whole(self._now)
             self._state[path] = WHOLE if kept else SHARDED
-        elif state != SHARDED or self._called_again(path, calls):
+        elif state != SHARDED or again:
             self._state[path] = EITHER
 
     def _root(self, path: str) -> str:

@@ -113,7 +113,7 @@ def elsewhere(environment: Mapping[str, str]) -> dict[str, str]:
 def _asked(executable: str, who: str) -> _Said:
     if Path(executable).is_dir():
         raise UsageError(
-            f"{who} is a folder; name the Python in it, as {who.split(maxsplit=1)[0]} "
+            f"{who} is a folder; name the Python in it, as {who.partition(':')[0]} "
             f"{executable}/bin/python"
         )
     if not os.access(executable, os.X_OK):

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from packaging.version import InvalidVersion, Version
 
 from fsdpfuzz.case import Anatomy
-from fsdpfuzz.case.recipe import Do, Value, Variable, call
+from fsdpfuzz.case.recipe import Do, Variable, call
 from fsdpfuzz.expect import ANY, KINDS, WHOLE, Bounds, Traffic, traffic
 from fsdpfuzz.invariants.base import Invariant, operation, subjects, variant_name
-from fsdpfuzz.invariants.evidence import SEEN, Evidence, judged, texts
+from fsdpfuzz.invariants.evidence import SEEN, Evidence, judged
 from fsdpfuzz.observations import Observation, RankReport, Subject
 from fsdpfuzz.verdict import Finding
 
@@ -84,7 +84,7 @@ class GatheredInTurn(Invariant):
             if odd is None:
                 continue
             told.add(subject.name)
-            kind, text, observed, expected = odd
+            kind, text, then = odd
             yield Finding(
                 invariant=self.name,
                 symptom="mismatch",
@@ -98,21 +98,15 @@ class GatheredInTurn(Invariant):
                 name=text,
                 ranks=(report.rank,),
                 world_size=a.case.world_size,
-                observed=observed,
-                expected=expected,
+                observed=f"after {then}",
+                expected=f"before {then}",
             )
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
-        """All collectives of the operation, or its all-gathers of units."""
-        right = finding.expected.split(", ")
-        if finding.kind == _LATE:
-            seen: Value = _ISSUED
-            judge = judged("late", _ISSUED, finding.name, finding.expected.removeprefix("before "))
-        else:
-            seen = call("steps.collectives.among", _ISSUED, texts(list(dict.fromkeys(right))))
-            judge = judged("other", "order", SEEN, texts(right))
-        into = (_ISSUED,) if seen is _ISSUED else (SEEN,)
-        return Evidence(last=finding.op, before_last=_NOTED, seen=(seen,), into=into, judge=judge)
+        """Which of the two collectives comes first."""
+        judge = judged("late", _ISSUED, finding.name, finding.expected.removeprefix("before "))
+        seen, into = (_ISSUED,), (_ISSUED,)
+        return Evidence(last=finding.op, before_last=_NOTED, seen=seen, into=into, judge=judge)
 
 
 _NOTED = (Do(call=call("steps.collectives.issued"), into=(_ISSUED,)),)
@@ -162,15 +156,15 @@ def _kind(text: str, seen: Sequence[str], due: Traffic) -> str:
     return f"{words}-other"
 
 
-def _disorder(seen: Sequence[str], due: Traffic) -> tuple[str, str, str, str] | None:
-    """Which rule is broken, by which collective, what was seen, and what should be."""
+def _disorder(seen: Sequence[str], due: Traffic) -> tuple[str, str, str] | None:
+    """Which rule is broken, by which collective, and which one it should come before."""
     gathers = [text for text in seen if text in due.order]
-    if due.order and gathers != list(due.order):
-        text = next(s for s, right in zip(gathers, due.order, strict=True) if s != right)
-        return _SWAPPED, text, ", ".join(gathers), ", ".join(due.order)
+    for text, right in zip(gathers, due.order, strict=bool(due.order)):
+        if text != right:
+            return _SWAPPED, right, text
     for first, then in due.early:
         if seen.index(first) > seen.index(then):
-            return _LATE, first, f"after {then}", f"before {then}"
+            return _LATE, first, then
     return None
 
 

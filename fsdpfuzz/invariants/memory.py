@@ -11,6 +11,7 @@ from fsdpfuzz.case.recipe import MODEL, Do, Value, Variable, call
 from fsdpfuzz.expect import (
     grad_bytes,
     grads_known,
+    kept_bytes,
     managed_bytes,
     settled,
     shard_bytes,
@@ -108,6 +109,8 @@ class ShardBytes(_HeldBytes):
 
 def _shards(a: Anatomy) -> tuple[int, int]:
     least = shard_bytes(a.last)
+    if a.case.keep_unsharded_storage:
+        return least + kept_bytes(a.last), least + whole_bytes(a.last, a.units)
     return least, least + whole_bytes(a.last, unreached_roots(a.last))
 
 

@@ -29,6 +29,7 @@ from fsdpfuzz.loop._events import (
 from fsdpfuzz.loop._folders import LATEST, RUNS, make_run_folder, point_at, run_name
 from fsdpfuzz.loop._job import Job
 from fsdpfuzz.loop._json import RESULT_SCHEMA, summary_document, write_json
+from fsdpfuzz.loop._known import lacking_in_torch
 from fsdpfuzz.loop._ledger import WriteScript
 from fsdpfuzz.loop._machine import (
     Resolved,
@@ -121,6 +122,7 @@ __all__ = [
     "jobs_for",
     "jobs_of",
     "keep_raised",
+    "lacking_in_torch",
     "make_run_folder",
     "plant_launcher",
     "point_at",

@@ -34,7 +34,10 @@ class Hunt:
         """Cases that are still to be run."""
         self._ledger = ledger
         self._settings = settings
-        self._strategy = item.strategy(Scope(apis=settings.apis, world_sizes=settings.world_sizes))
+        scope = Scope(
+            apis=settings.apis, world_sizes=settings.world_sizes, offers=settings.session.offers
+        )
+        self._strategy = item.strategy(scope)
         self._rounds = 0
 
     def round(self) -> None:

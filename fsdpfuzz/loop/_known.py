@@ -9,19 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fsdpfuzz.case import CaseSpec, anatomy, digest, foreseen_rejections, needs_gloo, needs_gpu
+from fsdpfuzz.case import (
+    CaseSpec,
+    anatomy,
+    digest,
+    foreseen_rejections,
+    needs_gloo,
+    needs_gpu,
+    needs_of_torch,
+)
 
 SHARE = 16
 """Of so many cases in the region of a known defect, or to be refused, one is run."""
 
 
-def reason_to_skip(case: CaseSpec, covering: Collection[str], backend: str) -> str | None:
+def reason_to_skip(
+    case: CaseSpec, covering: Collection[str], backend: str, offers: Collection[str] = ()
+) -> str | None:
     """Why a drawn case is not run; None for one that is.
 
     ``machine`` for what `lacking` says, which none of is run; a known defect's id, or
     ``refused``.
     """
-    if lacking(case, backend):
+    if lacking(case, backend, offers):
         return "machine"
     if int(digest(case), 16) % SHARE == 0:
         return None
@@ -30,7 +40,16 @@ def reason_to_skip(case: CaseSpec, covering: Collection[str], backend: str) -> s
     return "refused" if foreseen_rejections(anatomy(case)) else None
 
 
-def lacking(case: CaseSpec, backend: str) -> str:
-    """What a case needs that ranks on this backend do not have; empty for one that can run."""
+def lacking(case: CaseSpec, backend: str, offers: Collection[str] = ()) -> str:
+    """What a case needs that ranks on this backend do not have; empty for one that can run.
+
+    ``offers`` is what their torch has of what not every torch does.
+    """
     needs = needs_gpu if backend == "gloo" else needs_gloo
-    return needs(anatomy(case))
+    return lacking_in_torch(case, offers) or needs(anatomy(case))
+
+
+def lacking_in_torch(case: CaseSpec, offers: Collection[str]) -> str:
+    """The same of torch alone, whatever the machine is."""
+    missing = [name for name in needs_of_torch(anatomy(case)) if name not in offers]
+    return f"a torch with {', '.join(missing)}" if missing else ""

@@ -20,6 +20,8 @@ class Resolved:
     backend: Backend
     world_sizes: tuple[int, ...]
     torch: str
+    offers: tuple[str, ...] = ()
+    """What that torch has of what fsdpfuzz uses."""
 
 
 def installed_torch() -> str:
@@ -64,7 +66,9 @@ def resolve_machine(
     backend = choose_backend(machine, choice, min(world_sizes))
     if backend == "nccl":
         world_sizes = tuple(size for size in world_sizes if size <= machine.gpus)
-    return Resolved(backend=backend, world_sizes=world_sizes, torch=machine.torch)
+    return Resolved(
+        backend=backend, world_sizes=world_sizes, torch=machine.torch, offers=machine.offers
+    )
 
 
 POOLS_A_GPU = 2

@@ -21,6 +21,8 @@ class Scope:
 
     apis: tuple[Api, ...] = APIS
     world_sizes: tuple[int, ...] = (2,)
+    offers: tuple[str, ...] = ()
+    """What of `fsdpfuzz.case.NEWER` the ranks' torch has; the rest is not drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,9 @@ class Property:
 
         # A name that is no focus is refused by `cases`.
         focus = cast("Focus", self.name)
-        return cases(focus=focus, apis=scope.apis, world_sizes=scope.world_sizes)
+        return cases(
+            focus=focus, apis=scope.apis, world_sizes=scope.world_sizes, offers=scope.offers
+        )
 
 
 PROPERTIES: dict[str, Property] = {

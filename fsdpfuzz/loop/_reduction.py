@@ -59,7 +59,8 @@ class Reduction:
         def examine(case: CaseSpec) -> Verdict | None:
             if time.monotonic() >= end:
                 return None
-            lacks = lacking(case, self._session.settings.backend)
+            settings = self._session.settings
+            lacks = lacking(case, settings.backend, settings.offers)
             if lacks:
                 return Verdict(status="rejected", reason=lacks)
             return self._session.examine(case, beside=True).verdict

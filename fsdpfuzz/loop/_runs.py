@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fsdpfuzz.case import CaseSpec, digest
 from fsdpfuzz.loop._confirm import Judged
 from fsdpfuzz.loop._harness import TRIES, fault_of, in_words, refusal, traced
+from fsdpfuzz.loop._known import lacking_in_torch
 from fsdpfuzz.loop._ports import HarnessError, PoolLike, Ports
 from fsdpfuzz.loop._settings import SessionSettings
 from fsdpfuzz.observations import Observation
@@ -49,14 +50,20 @@ class Runs:
         return self._closed_restarts + sum(pool.restarts for pool in self._pools.values())
 
     def begin(self, case: CaseSpec) -> bool:
-        """Has the ranks start on a case; False for one that must not be sent."""
-        if refusal(case):
+        """Has the ranks start on a case; False for one that must not be sent to them."""
+        if refusal(case) or lacking_in_torch(case, self._settings.offers):
             return False
         self.pool(case.world_size).begin(case)
         return True
 
     def judged(self, case: CaseSpec, *, patience: bool = False) -> Judged:
-        """What the ranks saw of a case, and the verdict."""
+        """What the ranks saw of a case, and the verdict.
+
+        A case for another torch than theirs is refused without them.
+        """
+        missing = lacking_in_torch(case, self._settings.offers)
+        if missing:
+            return self._unseen(case), Verdict(status="rejected", reason=f"it needs {missing}")
         refused = refusal(case)
         if refused:
             self._note(case, _Failing(refused), [], gone=False)

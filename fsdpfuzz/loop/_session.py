@@ -178,7 +178,7 @@ class Session:
         """
         covering = () if self.settings.strict else self.covering(case)
         backend = self.settings.backend
-        reason = reason_to_skip(case, covering, backend)
+        reason = reason_to_skip(case, covering, backend, self.settings.offers)
         if reason is None or reason == "machine":
             return reason
         telling = self._ports.telling

@@ -37,6 +37,8 @@ class SessionSettings:
     plant: str | None = None
     strict: bool = False
     torch: str = ""
+    offers: tuple[str, ...] = ()
+    """What of `fsdpfuzz.case.NEWER` the ranks' torch is known to have."""
     seed: int = 0
     reruns: int = 2
     flaky_runs: int = 10

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from fsdpfuzz.ranks._groups import Groups
 from fsdpfuzz.wire import FlightRecorder
 
 
@@ -26,3 +27,4 @@ class RankEnv:
     """The pool's private folder; gone when the pool is."""
     collectives: dict[str, int] = field(default_factory=dict)
     issued: list[str] = field(default_factory=list)
+    groups: Groups = field(default_factory=Groups)

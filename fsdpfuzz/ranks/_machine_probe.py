@@ -8,11 +8,13 @@ import os
 import platform
 import socket
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 from torch.utils import collect_env
 
+from fsdpfuzz.case import NEWER
 from fsdpfuzz.wire import Machine
 
 _MEMORY_LIMITS = (
@@ -62,7 +64,8 @@ def look() -> Machine:
         memory_bytes=_memory(),
         features={
             **{name: _offers(*where) for name, where in _FEATURES.items()},
-            "ignored_params": _takes("torch.distributed.fsdp", "fully_shard", "ignored_params"),
+            "ignored_params": public("fully_shard(ignored_params)"),
+            **{name: public(name) for name in NEWER},
         },
     )
 
@@ -90,10 +93,14 @@ def _offers(module: str, name: str) -> bool:
         return False
 
 
-def _takes(module: str, name: str, parameter: str) -> bool:
+def public(named: str) -> bool:
+    """Whether ``torch.distributed.fsdp`` has it: ``function(parameter)``, ``Class.method()``."""
+    path, _, parameter = named.removesuffix(")").partition("(")
     try:
-        function = getattr(importlib.import_module(module), name)
-        return parameter in inspect.signature(function).parameters
+        found: Any = importlib.import_module("torch.distributed.fsdp")
+        for part in path.split("."):
+            found = getattr(found, part)
+        return not parameter or parameter in inspect.signature(found).parameters
     except Exception:  # as in `_offers`
         return False
 

@@ -103,6 +103,7 @@ def _join(setup: Setup) -> RankEnv:
     # A rank is ready when a collective works, not when it has said that it would.
     _gather(torch.tensor([setup.rank], dtype=torch.uint8, device=device), env)
     note_collectives(env)
+    env.groups.keep()
     flight.begin("ready")
     return env
 
@@ -139,12 +140,14 @@ def _attempt(message: Order, env: RankEnv) -> RankReport:
     try:
         env.flight.begin("broadcast")
         name, case = _receive(message if isinstance(message, Run) else None, env)
-        _drop_groups()
+        if env.groups.next_case():
+            _forget_meshes()
         report = run_case(case, env)
         if not isinstance(report, RankReport):
             raise ContractError(f"run_case returned {type(report).__name__}, not a RankReport")
     except BaseException as error:
         # SystemExit and KeyboardInterrupt too: nothing that a case raises ends the rank.
+        env.groups.spoil()
         report = RankReport(rank=env.rank, digest=name, raised=describe(error, env.flight.now))
     return _with_usage(report)
 
@@ -201,16 +204,6 @@ def _gather(mine: Tensor, env: RankEnv) -> list[list[int]]:
 def _group() -> ProcessGroup:
     # Straight to the group: the fuzzer's own collectives belong in no recorder and in no count.
     return distributed_c10d._get_default_group()
-
-
-def _drop_groups() -> None:
-    """Destroys groups that earlier cases made; every rank had answered them, so none is in use."""
-    default = _group()
-    dropped = [group for group in distributed_c10d._world.pg_map if group is not default]
-    for group in dropped:
-        dist.destroy_process_group(group)
-    if dropped:
-        _forget_meshes()
 
 
 def _forget_meshes() -> None:

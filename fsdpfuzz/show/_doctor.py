@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from fsdpfuzz.case import APIS, Backward, CaseSpec, Forward, Step, chain
+from fsdpfuzz.case import APIS, NEWER, Backward, CaseSpec, Forward, Step, chain
 from fsdpfuzz.errors import FsdpFuzzError, MachineError, one_line
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.known import Known
@@ -196,6 +196,19 @@ def _machine(machine: Machine) -> Iterator[Check]:
             yield _ok(shown, "offered")
         else:
             yield _note(shown, f"not in torch {machine.torch}; left out: {without}")
+    for dimension, missing in _newer(machine):
+        if missing:
+            told = f"torch {machine.torch} has no {missing}; left out: cases with {dimension}"
+            yield _note(dimension, told)
+        else:
+            yield _ok(dimension, "offered")
+
+
+def _newer(machine: Machine) -> Iterator[tuple[str, str]]:
+    """Each dimension that not every torch has, and what it needs and this torch has not."""
+    for dimension in dict.fromkeys(NEWER.values()):
+        needed = (name for name, owner in NEWER.items() if owner == dimension)
+        yield dimension, ", ".join(name for name in needed if not machine.features.get(name))
 
 
 def _shared_memory(memory: Memory) -> Check:
@@ -294,6 +307,10 @@ def _skipped(machine: Machine, backend: str) -> Iterator[Skipped]:
     for name, (shown, without) in FEATURES.items():
         if not machine.features.get(name, False):
             yield Skipped(what=without, why=f"torch {machine.torch} has no {shown}")
+    for dimension, missing in _newer(machine):
+        if missing:
+            why = f"torch {machine.torch} has no {missing}"
+            yield Skipped(what=f"cases with {dimension}", why=why)
 
 
 def _time(seconds: float) -> str:

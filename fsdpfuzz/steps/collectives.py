@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -28,8 +28,3 @@ def noting(collective: Callable[..., Any], told: list[str]) -> Callable[..., Any
         return collective(*args, **options)
 
     return noted
-
-
-def among(issued: Sequence[str], names: Collection[str]) -> list[str]:
-    """Those of these names, as they came."""
-    return [text for text in issued if text in names]

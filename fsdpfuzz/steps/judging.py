@@ -101,9 +101,8 @@ def far(what: str, seen: int, right: int, part: float, least: int) -> list[str]:
 
 def late(issued: Sequence[str], first: str, then: str) -> list[str]:
     """Whether one collective comes after another that it should come before."""
-    if issued.index(first) < issued.index(then):
-        return []
-    return [f"{first}: after {then}, but should be before it"]
+    early = issued.index(first) < issued.index(then)
+    return [] if early else [f"{first}: after {then}, but should be before it"]
 
 
 def among(seen: Collection[str], names: Collection[str], text: str) -> list[str]:

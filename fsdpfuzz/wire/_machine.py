@@ -37,6 +37,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What this torch offers of what fsdpfuzz uses."""
 
     @property
+    def offers(self) -> tuple[str, ...]:
+        """The features that are there."""
+        return tuple(name for name, there in self.features.items() if there)
+
+    @property
     def default_backend(self) -> BackendName:
         """NCCL where there are two GPUs or more, else gloo."""
         return "nccl" if self.nccl and self.gpus >= 2 else "gloo"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Backward, Forward, Op, stands_alone
+from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.strategies.operations.program import Program
 
 MAX_MICRO_BATCHES = 3
@@ -25,7 +26,7 @@ def _accumulated(program: Program) -> None:
     Mostly so where they are reduced in another dtype, in which they then have to be added up.
     """
     d = program.d
-    wide = any(unit.precision and unit.precision.reduce for unit in d.case.plan.units)
+    wide = any(reduced_in(unit) != computed_in(unit) for unit in d.case.plan.units)
     if not d.chance(65 if wide else 31):
         return
     synced, joined = not d.chance(75 if wide else 50), d.chance(15)
@@ -39,7 +40,7 @@ def _accumulated(program: Program) -> None:
 def _alone(program: Program) -> None:
     """As an evaluation does: of the root, or of a unit below it once the root has run."""
     d = program.d
-    low = any(unit.precision for unit in d.case.plan.units)
+    low = any(computed_in(unit) for unit in d.case.plan.units)
     for i, gap in enumerate(program.gaps):
         if not d.chance(20 if low else 6, fine_tune=25, exec_order=25):
             continue

@@ -189,3 +189,13 @@ def test_help_of_the_program_itself() -> None:
         check=True,
     )
     assert all(command in done.stdout for command in ("run", "replay", "version"))
+
+
+@pytest.mark.parametrize("group", [[], ["corpus"], ["corpus", "known"]])
+def test_help_cuts_no_sentence_off(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    from fsdpfuzz.cli import main
+
+    assert main([*group, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "..." not in said.partition("Commands:")[2]
+    assert len(said.partition("Commands:")[2].splitlines()) > 3

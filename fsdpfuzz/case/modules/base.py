@@ -204,6 +204,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Whether it changes any that a state dict does not hold."""
         return False
 
+    def returns_its_input(self) -> bool:
+        """Whether what it puts out is the very tensor that it was given."""
+        return False
+
     def draws_random(self) -> bool:
         """Whether a forward in train mode draws random numbers."""
         return False

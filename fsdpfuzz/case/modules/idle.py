@@ -37,6 +37,10 @@ class Idle(NodeBase, tag="idle", frozen=True, kw_only=True):
         yield from ()
         return x
 
+    def returns_its_input(self) -> bool:
+        """Always."""
+        return True
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         return call("steps.modules.idle.Idle", width)

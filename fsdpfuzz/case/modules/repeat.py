@@ -79,6 +79,10 @@ class Repeat(NodeBase, tag="repeat", frozen=True, kw_only=True):
                 yield from walk.visit(first, join(body, "0"), x, grad=False, asked=False)
         return x
 
+    def returns_its_input(self) -> bool:
+        """If the body does, unless a call without grad gives its result back detached."""
+        return self.no_grad == "off" and self.body.returns_its_input()
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         body = build(Child("body", self.body, width))

@@ -47,6 +47,10 @@ class Sequential(NodeBase, tag="sequential", frozen=True, kw_only=True):
             x = yield from walk.visit(child, join(path, f"{i}"), x, grad=grad)
         return x
 
+    def returns_its_input(self) -> bool:
+        """If each child does."""
+        return all(child.returns_its_input() for child in self.children)
+
     def module(self, width: int, build: Build) -> Value:
         """PyTorch's own; `Lowering` puts one of ours where it has to look for checkpoints."""
         children = [build(child) for child in self.inside(width, "") if isinstance(child, Child)]

@@ -49,6 +49,10 @@ class Switch(NodeBase, tag="switch", frozen=True, kw_only=True):
         inner = join(path, "branches", str(chosen))
         return (yield from walk.visit(self.children[chosen], inner, x, grad=grad))
 
+    def returns_its_input(self) -> bool:
+        """If a child does that may be the active one."""
+        return any(child.returns_its_input() for child in self.children)
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         children = (

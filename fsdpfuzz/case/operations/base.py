@@ -40,6 +40,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether it wraps a model of its own."""
     renews: ClassVar[bool] = False
     """Whether FSDP's model is a new one afterwards: sharded, and without gradients."""
+    casts_buffers: ClassVar[bool] = False
+    """Whether FSDP's root, if it has not run before, casts its buffers to their dtype for it."""
     needs_reduced: ClassVar[bool] = False
     """Whether it goes after a backward only if that has reduced the gradients."""
     joins_gradients: ClassVar[bool] = False

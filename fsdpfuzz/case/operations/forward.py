@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -14,6 +14,7 @@ from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Sum, Variable, With, call
+from fsdpfuzz.case.units.precision import computed_in
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
     ``sync=False`` is gradient accumulation without communication (``no_sync``).
     """
 
+    casts_buffers: ClassVar[bool] = True
     features: ClassVar[Mapping[str, Feature]] = {
         "accumulation": Feature(
             about="off, sync, no_sync", group="Training", values=("off", "sync", "no_sync")
@@ -136,10 +138,15 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         if any(isinstance(op, Forward) and not op.sync for op in program):
             synced = [replace(op, sync=True) if isinstance(op, Forward) else op for op in program]
             yield Simpler(replace(case, program=tuple(synced)), "no_sync")
-        if any(isinstance(op, Forward) and op.target for op in program):
+        if calls_below_the_root(program):
             root = [replace(op, target="") if isinstance(op, Forward) else op for op in program]
             words = "a forward of another module than the root"
             yield Simpler(replace(case, program=tuple(root)), words)
+
+
+def calls_below_the_root(program: Iterable[object]) -> bool:
+    """Whether any forward is of another module than the root."""
+    return any(isinstance(op, Forward) and bool(op.target) for op in program)
 
 
 def stands_alone(a: Anatomy, target: str) -> bool:
@@ -152,8 +159,7 @@ def stands_alone(a: Anatomy, target: str) -> bool:
         return True
     for fqn, owner in a.owners.items():
         if within(fqn, target) and owner is not None:
-            given = a.options[owner].precision
-            casts = a.fsdp1 and given is not None and given.param in ("bfloat16", "float16")
+            casts = a.fsdp1 and computed_in(a.options[owner]) in ("bfloat16", "float16")
             if casts or not within(owner, target):
                 return False
     return True

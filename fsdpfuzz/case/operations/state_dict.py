@@ -48,6 +48,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
 
     wraps: ClassVar[bool] = True
 
+    casts_buffers: ClassVar[bool] = True
     needs_reduced: ClassVar[bool] = True
 
     form: Literal["full", "sharded", "local"] = "full"

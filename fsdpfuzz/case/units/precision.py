@@ -228,8 +228,8 @@ def cast_buffer(a: Anatomy, fqn: str) -> Dtype | None:
     """
     unit = innermost(fqn.rpartition(".")[0], a.units)
     precision = None if unit is None else a.options[unit].precision
-    starts = any(op.kind() in ("forward", "state_dict") for op in a.case.program)
-    return precision.buffer if precision is not None and starts else None
+    cast = any(op.casts_buffers for op in a.case.program)
+    return precision.buffer if precision is not None and cast else None
 
 
 def computed_in(unit: Unit) -> Dtype | None:

@@ -253,6 +253,9 @@ def test_forward_gathers_in_the_order_of_calls() -> None:
     assert promised(first("0", "1", ""))[0].order == (SIX, FIVE)
     assert promised(second("0", ""))[0].order == (FIVE, SIX)
     assert promised(second("body", ""), model=AGAIN)[0].order == ()
+    # Which of two equal ones comes first nobody can tell.
+    square = Sequential(children=(Linear(out=2), Linear(out=2)))
+    assert promised(second("0", "1"), model=square)[0].order == ()
 
 
 def test_backward_gathers_the_next_unit_before_it_reduces() -> None:
@@ -266,7 +269,6 @@ def test_backward_gathers_the_next_unit_before_it_reduces() -> None:
         assert promised(plan, (Forward(grad=False), *ITERATION))[2].early == ()
         assert promised(plan, (Forward(sync=False), Backward()))[1].early == ()
     assert promised(first("0", "1", "", backward_prefetch=None))[1].early == ()
-    # Which of two equal collectives comes first nobody can tell.
     square = Sequential(children=(Linear(out=2), Linear(out=2), Linear(out=2)))
     pairs = promised(second("0", "1", "2", ""), model=square)[1].early
     assert pairs == ()
@@ -275,6 +277,21 @@ def test_backward_gathers_the_next_unit_before_it_reduces() -> None:
 def test_after_the_wrong_calls_fsdp2_gathers_in_vain() -> None:
     found = numbers(promised(second("0", "1", ""), (Forward(grad=False), *ITERATION)))
     assert found[2] == {SIX: "at least 1", FIVE: "at least 1", **once(TWELVE, TEN)}
+
+
+def test_a_root_that_backward_passes_by_may_stay_as_recomputation_left_it() -> None:
+    plan, frozen = second("0", "1", reshard_after_forward=True), ("0.weight", "0.bias")
+    found = numbers(promised(plan, ITERATION * 2, frozen=frozen))
+    assert found[2] == once(SIX, FIVE)
+    again = (Checkpoint(path=""),)
+    found = numbers(promised(plan, ITERATION * 2, frozen=frozen, checkpoints=again))
+    assert found[2] == {SIX: "0 to 1", FIVE: "1"}
+
+
+def test_nothing_is_promised_once_a_whole_unit_is_thawed() -> None:
+    thaw = RequiresGrad(parameters=("0.weight",), value=True)
+    program = (Forward(grad=False), thaw, *ITERATION)
+    assert set(promised(second("0", ""), program, frozen=("0.weight",))) == {0}
 
 
 def nothing_promised() -> Iterable[dict[int, Traffic]]:

@@ -20,6 +20,7 @@ from fsdpfuzz.case import (
     Sequential,
     Switch,
     anatomy,
+    features,
 )
 from fsdpfuzz.expect import Deviation, order_error, order_warnings, parting
 
@@ -101,3 +102,13 @@ def test_each_rank_is_held_to_its_first_iteration_alone() -> None:
 
 def test_warnings_are_not_promised_without_the_debug_level() -> None:
     assert order_warnings(undetailed(case(*ITERATION, FLIP, *ITERATION))) == (None, None)
+
+
+def test_an_evaluation_between_iterations_is_none_and_gives_no_warning() -> None:
+    looked = (Mode(train=False), Forward(grad=False), Mode(train=True))
+    a = case(*ITERATION, *looked, *ITERATION)
+    assert order_warnings(a) == (None, None)
+    # Nor can a call in eval mode be taken for one that comes again.
+    assert features(a.case)["unit_called_again"] == "off"
+    trained = case(*ITERATION, Forward(grad=False), *ITERATION)
+    assert features(trained.case)["unit_called_again"] == "on"

@@ -16,7 +16,7 @@ from fsdpfuzz.case import (
     digest,
 )
 from fsdpfuzz.case.operations import Clip
-from fsdpfuzz.loop._known import SHARE, reason_to_skip
+from fsdpfuzz.loop._known import SHARE, lacking_in_torch, reason_to_skip
 from fsdpfuzz.loop._ledger import Ledger
 from tests.unit.loop.standins import Bench, FakeKnown, finding, make_case, verdict_of
 
@@ -65,6 +65,30 @@ def test_what_this_machine_cannot_run_is_never_run(bench: Bench) -> None:
     cases = [msgspec.structs.replace(case, plan=sharded, program=program) for case in MANY]
     assert {reason_to_skip(case, (), "gloo") for case in cases} == {None}
     assert {reason_to_skip(case, (), "nccl") for case in cases} == {"machine"}
+
+
+def kept(case: CaseSpec) -> CaseSpec:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+    return msgspec.structs.replace(case, plan=plan, keep_unsharded_storage=True)
+
+
+def test_what_this_torch_does_not_offer_is_never_run(bench: Bench) -> None:
+    cases = [kept(case) for case in MANY[:40]]
+    offers = ("FSDPModule.set_keep_unsharded_storage()",)
+    assert {reason_to_skip(case, (), "gloo") for case in cases} == {"machine"}
+    assert {reason_to_skip(case, (), "nccl", offers) for case in cases} == {None}
+    assert lacking_in_torch(cases[0], ()) == f"a torch with {offers[0]}"
+    assert lacking_in_torch(MANY[0], ()) == lacking_in_torch(cases[0], offers) == ""
+    with bench.session(strict=True) as session:
+        assert session.skips(cases[0]) == "machine"
+        session.begin(cases[0])
+        verdict = session.examine(cases[0]).verdict
+    assert (verdict.status, verdict.reason) == ("rejected", f"it needs a torch with {offers[0]}")
+    assert bench.runs == {}
+    with bench.session(offers=offers) as session:
+        assert session.skips(cases[0]) is None
+        session.examine(cases[0])
+    assert set(bench.runs) == {digest(cases[0])}
 
 
 def skipping(bench: Bench, **settings: object) -> tuple[Ledger, list[CaseSpec]]:

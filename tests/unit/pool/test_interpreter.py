@@ -74,7 +74,7 @@ def test_what_is_no_python(tmp_path: Path) -> None:
     plain.write_text("")
     for path, words in (
         (tmp_path / "none", "is not there; name the Python of an environment"),
-        (tmp_path, "is a folder; name the Python in it"),
+        (tmp_path, f"is a folder; name the Python in it, as --python {tmp_path}/bin/python"),
         (plain, "cannot be run; name"),
         (stand_in(tmp_path, "echo 'unknown option -P' >&2; exit 2"), "unknown option -P"),
         (stand_in(tmp_path, "echo 3", "other"), "does not answer as Python"),

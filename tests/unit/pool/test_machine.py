@@ -7,8 +7,10 @@ import sys
 import msgspec
 import pytest
 
+from fsdpfuzz.case import NEWER
 from fsdpfuzz.errors import MachineError, UsageError
 from fsdpfuzz.pool import Machine, choose_backend, probe_machine
+from fsdpfuzz.ranks._machine_probe import public
 
 CPU = Machine(python="3.12", torch="2.13.0", gloo=True, features={"fsdp1": True})
 TWO = msgspec.structs.replace(CPU, nccl="2.28", gpus=2, cuda="13.0", cuda_available=True)
@@ -62,5 +64,23 @@ def test_the_machine_is_looked_at() -> None:
     assert machine.memory_bytes > 1 << 28
     assert machine.features["fsdp1"]
     assert machine.features["fsdp2"]
+    assert set(NEWER) <= set(machine.features)
+    assert machine.os
     assert len(machine.gpu_names) == machine.gpus
     assert probe_machine() is machine
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("fully_shard(mesh)", True),
+        ("fully_shard(moon)", False),
+        ("FSDPModule.reshard()", True),
+        ("FSDPModule.reshard(recurse)", False),
+        ("FSDPModule.fly()", False),
+        ("MixedPrecisionPolicy(reduce_dtype)", True),
+        ("Nothing()", False),
+    ],
+)
+def test_what_torch_offers_is_asked_by_name(name: str, there: bool) -> None:
+    assert public(name) is there

@@ -261,3 +261,15 @@ def test_a_module_is_called_by_itself_as_fsdp_says_or_not_at_all() -> None:
         assert "" not in forwards or not forwards[0]
     misused = msgspec.structs.replace(case, plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)))
     assert any(n.case.program[0] == evaluated[2] for n in simpler(misused))
+
+
+def test_one_of_several_losses_before_a_backward_can_go() -> None:
+    program = (Forward(), Forward(), Forward(), Backward())
+    case = msgspec.structs.replace(FIRST, program=program)
+    assert program[1:] in {neighbour.case.program for neighbour in simpler(case)}
+    # The last one keeps its backward.
+    case = msgspec.structs.replace(FIRST, program=program[2:])
+    assert all(
+        [op.kind() for op in neighbour.case.program] in (["forward", "backward"], [])
+        for neighbour in simpler(case)
+    )

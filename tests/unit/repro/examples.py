@@ -151,10 +151,8 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
     for bounds in ("1", "0 to 1", "at least 3"):
         found = counted("collectives", "all-gather-more", expected=bounds, **told)
         kinds[f"collectives-{bounds}"] = (case, found)
-    kinds["swapped"] = (
-        case,
-        counted("gathered_in_turn", "swapped", **told | {"expected": f"{gather}, {gather}"}),
-    )
+    after = {"expected": "before all_gather float32 20"}
+    kinds["swapped"] = (case, counted("gathered_in_turn", "swapped", **told | after))
     kinds["late"] = (case, counted("gathered_in_turn", "late", **told | ahead))
     for quantity, op in (("loss", 0), ("output", 0), ("grad", 1), ("param", 2)):
         name = "0.weight" if op else f"{quantity}[0]"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 import fsdpfuzz.show._doctor as doctor
-from fsdpfuzz.case import CaseSpec, digest
+from fsdpfuzz.case import NEWER, CaseSpec, digest
 from fsdpfuzz.errors import MachineError, PoolError
 from fsdpfuzz.known import Known
 from fsdpfuzz.observations import Observation, RankReport
@@ -18,7 +18,7 @@ from fsdpfuzz.show import Diagnosis, Memory, as_diagnosis, diagnose, memory_limi
 from fsdpfuzz.show._limits import in_words
 from fsdpfuzz.verdict import Finding, Verdict
 
-ALL = dict.fromkeys(doctor.FEATURES, True)
+ALL = dict.fromkeys((*doctor.FEATURES, *NEWER), True)
 CPU = Machine(python="3.11.7", torch="2.13.0+cpu", gloo=True, cores=8, features=ALL)
 GPUS = Machine(
     python="3.11.7",
@@ -204,6 +204,22 @@ def test_a_torch_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
         "cases of fsdp2 (use --api fsdp1)",
         "the tracker rules of the property memory",
     }
+
+
+def test_a_torch_without_what_newer_ones_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    import msgspec
+
+    name = "FSDPModule.set_keep_unsharded_storage()"
+    lacking = msgspec.structs.replace(CPU, features={**ALL, name: False})
+    monkeypatch.setattr(doctor, "probe_machine", lambda _python: lacking)
+    diagnosis = told()
+    assert diagnosis.missing == ()
+    assert state(diagnosis)["keep_unsharded_storage"] == "note"
+    assert state(diagnosis)["finalization"] == "ok"
+    (one,) = (
+        item for item in diagnosis.skipped if item.what == "cases with keep_unsharded_storage"
+    )
+    assert one.why == f"torch 2.13.0+cpu has no {name}"
 
 
 def test_little_memory_and_few_cores(monkeypatch: pytest.MonkeyPatch) -> None:

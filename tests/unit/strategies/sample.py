@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.statistics import collector
 
-from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.case import NEWER, CaseSpec
 from fsdpfuzz.strategies import FOCUSES, cases
 from fsdpfuzz.strategies.drawing import Focus
 
@@ -56,8 +56,8 @@ def drawn(strategy: st.SearchStrategy[CaseSpec], count: int, start: int = 1) -> 
 
 @cache
 def sample(focus: Focus, start: int = 1) -> Sample:
-    """`SIZE` draws of a focus over both APIs and world sizes 2 to 4."""
-    return drawn(cases(focus=focus, world_sizes=WORLD_SIZES), SIZE, start)
+    """`SIZE` draws of a focus over both APIs and world sizes 2 to 4, on the newest torch."""
+    return drawn(cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER)), SIZE, start)
 
 
 @cache

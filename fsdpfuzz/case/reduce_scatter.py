@@ -1,0 +1,123 @@
+"""How units of fsdp2 reduce and scatter their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from fsdpfuzz.case.base import Part, on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
+from fsdpfuzz.case.recipe import Do, Value, call
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+
+class ReduceScatter(Part, frozen=True, kw_only=True):
+    """What all units are told of it; the defaults are PyTorch's own."""
+
+    unused: bool = False
+    """``set_reduce_scatter_unused_params(True)``: zeros for parameters without a gradient."""
+    buffers: Annotated[int, Meta(ge=1, le=8)] = 1
+    """``set_reduce_scatter_max_input_buffers``."""
+
+    def words(self) -> str:
+        """``unused parameters, too, 2 buffers``."""
+        words = ["unused parameters, too"] if self.unused else []
+        words += [f"{self.buffers} buffers"] if self.buffers > 1 else []
+        return ", ".join(words)
+
+
+_PLAINER = (
+    ("unused", False, "set_reduce_scatter_unused_params"),
+    ("buffers", 1, "set_reduce_scatter_max_input_buffers"),
+)
+
+
+class ReduceScatterDimension(Dimension):
+    """As it is by default, or with zeros for what is unused, with more buffers."""
+
+    name = "reduce_scatter"
+    newer: ClassVar[tuple[str, ...]] = tuple(f"FSDPModule.{name}()" for _, _, name in _PLAINER)
+    features: ClassVar[Mapping[str, Feature]] = {
+        "unused_reduced": Feature(
+            about="on when parameters without a gradient are reduced as zeros (fsdp2 only)",
+            group="Training",
+            values=ON,
+            apis=("fsdp2",),
+        ),
+        "reduce_buffers": Feature(
+            about="one, more: the buffers with which gradients go into it (fsdp2 only)",
+            group="Training",
+            values=("one", "more"),
+            apis=("fsdp2",),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Each of the two."""
+        if not a.fsdp1:
+            told = a.case.reduce_scatter or ReduceScatter()
+            yield "unused_reduced", on(told.unused)
+            yield "reduce_buffers", "more" if told.buffers > 1 else "one"
+
+    def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
+        """What differs from the default."""
+        if case.reduce_scatter is not None:
+            yield "reduce-scatter", case.reduce_scatter.words()
+
+    def asked(self, a: Anatomy) -> bool:
+        """Wherever anything is told."""
+        return a.case.reduce_scatter is not None
+
+    def check(self, a: Anatomy) -> None:
+        """fsdp2 is told something; an optimizer takes a zero gradient as it takes none."""
+        case, told, at = a.case, a.case.reduce_scatter, "$.reduce_scatter"
+        if told is None:
+            return
+        if a.fsdp1:
+            raise CaseError("an option of fsdp2 alone", path=at)
+        if told == ReduceScatter():
+            raise CaseError("leave it out where all is PyTorch's default", path=at)
+        if told.unused and keeps_going(case) and may_lack(a):
+            text = "with a momentum, a parameter goes on moving under gradients of zero"
+            raise CaseError(text, path=f"{at}.unused")
+
+    def told(self, a: Anatomy, root: Value) -> Iterator[Do]:
+        """A call for each that differs."""
+        told = a.case.reduce_scatter or ReduceScatter()
+        for field, plain, method in _PLAINER:
+            value = getattr(told, field)
+            if value != plain:
+                yield Do(call=call(f".{method}", root, value), who="fsdp")
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """One thing less; fewer buffers."""
+        told, replace = case.reduce_scatter, msgspec.structs.replace
+        if told is None:
+            return
+        for name, plain, words in _PLAINER:
+            less = replace(told, **{name: plain})
+            if less != told:
+                left = None if less == ReduceScatter() else less
+                yield Simpler(replace(case, reduce_scatter=left), words)
+        for number in range(2, told.buffers):
+            yield Simpler(replace(case, reduce_scatter=replace(told, buffers=number)))
+
+
+def keeps_going(case: CaseSpec) -> bool:
+    """Whether the optimizer changes a parameter whose gradient is zero now, and was not."""
+    optimizer = case.optimizer
+    return optimizer is not None and (optimizer.name != "sgd" or optimizer.momentum > 0)
+
+
+def may_lack(a: Anatomy) -> bool:
+    """Whether a trained parameter may have no gradient after a backward."""
+    from fsdpfuzz.case.lowering import Lowering
+
+    return Lowering(a).may_lack_grads

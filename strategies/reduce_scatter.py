@@ -1,0 +1,24 @@
+"""How units of fsdp2 reduce and scatter their gradients."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Optimizer
+from fsdpfuzz.case.reduce_scatter import ReduceScatter, keeps_going, may_lack
+from fsdpfuzz.strategies.drawing import Drawing
+
+
+def draw(d: Drawing) -> None:
+    """Either or both, none in most draws; zeros for unused parameters go with plain SGD.
+
+    Not in a program that ranks go through apart. Shrinks towards none.
+    """
+    wanted, unused, more = d.chance(9), d.chance(60), d.chance(60)
+    buffers = d.between(2, 4)
+    if d.a.fsdp1 or d.apart or not wanted:
+        return
+    told = ReduceScatter(unused=unused, buffers=buffers if more else 1)
+    if told == ReduceScatter():
+        return
+    if unused and keeps_going(d.case) and may_lack(d.a):
+        d.put(optimizer=Optimizer(momentum=0.0))
+    d.put(reduce_scatter=told)

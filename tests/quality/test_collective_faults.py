@@ -1,0 +1,79 @@
+"""Faults that leave all values right and issue other collectives, or at another time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Dense,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Sequential,
+)
+from fsdpfuzz.case.units import Precision
+from tests.quality.test_finding_scripts import finding_in, verified
+
+PLANTS = "benchmarks.faults.plants"
+LINES = 60
+ITERATION = (Forward(), Backward())
+UNITS = ("0", "1", "2", "")
+
+
+def chain(plan: Fsdp1Plan | Fsdp2Plan, iterations: int = 1) -> CaseSpec:
+    """Three layers of different sizes."""
+    return CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Linear(out=4), Linear(out=2), Linear(out=6))),
+        inputs=Dense(width=2),
+        plan=plan,
+        program=ITERATION * iterations,
+    )
+
+
+def first(*paths: str, **options: Any) -> Fsdp1Plan:
+    return Fsdp1Plan(units=tuple(Fsdp1Unit(path=path, **options) for path in paths))
+
+
+WIDER = Precision(param="bfloat16", reduce="float32")
+FAULTS: dict[str, tuple[CaseSpec, str]] = {
+    "fsdp1_root_freed_after_forward": (
+        chain(first("")),
+        "collectives/mismatch/fsdp1:all-gather-more",
+    ),
+    "fsdp2_reduces_in_low_precision": (
+        chain(Fsdp2Plan(units=(Fsdp2Unit(path="", precision=WIDER),))),
+        "collectives/mismatch/fsdp2:reduce-scatter-other",
+    ),
+    "fsdp1_prefetches_what_is_done": (
+        chain(first(*UNITS)),
+        "gathered_in_turn/mismatch/fsdp1:late",
+    ),
+    "fsdp1_prefetches_too_far": (
+        chain(first(*UNITS, forward_prefetch=True), 2),
+        "gathered_in_turn/mismatch/fsdp1:swapped",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_collectives_is_found_and_shown_by_its_script(
+    fault: str, tmp_path: Path
+) -> None:
+    case, key = FAULTS[fault]
+    plant = f"{PLANTS}:{fault}"
+    finding = finding_in(case, key, plant)
+    assert finding.key == key
+    shown = verified(case, finding, tmp_path, plant)
+    assert shown.reproduced, shown
+    gone = verified(case, finding, tmp_path)
+    assert gone.outcome == "not reproduced", gone
+    assert len((tmp_path / "repro.py").read_text().splitlines()) <= LINES

@@ -1,0 +1,60 @@
+"""What only newer releases of torch have is drawn where it is offered, and nowhere else."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import NEWER, CaseSpec, anatomy, features, is_sound, needs_of_torch
+from fsdpfuzz.strategies import cases
+from tests.unit.strategies.minimal import minimal
+from tests.unit.strategies.sample import drawn, sample
+
+OFFERED = {
+    "unused_reduced": {"off", "on"},
+    "reduce_buffers": {"one", "more"},
+    "keep_unsharded_storage": {"off", "on"},
+    "finalization": {"automatic", "manual", "async"},
+}
+
+
+def test_it_is_drawn_where_it_is_offered() -> None:
+    found = [case for case in sample("parity").cases if case.api == "fsdp2"]
+    having = [case for case in found if needs_of_torch(anatomy(case))]
+    assert 0.1 < len(having) / len(found) < 0.4
+    assert all(map(is_sound, having))
+    for name, values in OFFERED.items():
+        assert {features(case)[name] for case in having} == values, name
+
+
+def test_it_is_not_drawn_elsewhere_and_nothing_else_changes() -> None:
+    """The same seed gives like cases on every torch, so that two can be compared."""
+    everywhere = drawn(cases(), 150).cases
+    assert not any(needs_of_torch(anatomy(case)) for case in everywhere)
+    offered = drawn(cases(offers=tuple(NEWER)), 150).cases
+    plain = {
+        "reduce_scatter": None,
+        "keep_unsharded_storage": False,
+        "finalization": "automatic",
+    }
+    alike = [
+        msgspec.structs.replace(new, **plain, optimizer=old.optimizer) == old
+        for new, old in zip(offered, everywhere, strict=False)
+    ]
+    assert sum(alike[:20]) > 12, "Hypothesis mutates what it drew, so later ones may part"
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_it_shrinks_to_itself_alone_and_away(name: str) -> None:
+    strategy = cases(apis=("fsdp2",), offers=tuple(NEWER))
+    plain = features(minimal(strategy))
+
+    def has(case: CaseSpec) -> bool:
+        return features(case)[name] != plain[name]
+
+    found = minimal(strategy, has)
+    assert {key for key, value in features(found).items() if value != plain[key]} <= {
+        name,
+        "optimizer",
+    }
+    assert needs_of_torch(anatomy(minimal(strategy))) == ()
