@@ -218,9 +218,11 @@ def waiting_bytes(a: Anatomy, op: int, rank: int) -> int | None:
     """Bytes of gradients of fsdp2, waiting and reduced, after the backward ``op``.
 
     It adds up whole gradients in ``reduce_dtype``, without one in the dtype that a unit computes
-    in. None where it depends on more than the case which gradients there are.
+    in. None where it depends on more than the case which gradients there are, and where they are
+    reduced over the shards already.
     """
-    if a.fsdp1 or not _all_there(a):
+    told = a.case.micro_batches
+    if a.fsdp1 or not _all_there(a) or (told is not None and told.all_reduce_only):
         return None
     total = 0
     for owner, parameters in a.at(op).managed.items():
