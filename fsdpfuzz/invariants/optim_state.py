@@ -5,7 +5,7 @@ from __future__ import annotations
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.operations.optim_state import OPTIM_STATE, OptimState
-from fsdpfuzz.case.recipe import Variable, call
+from fsdpfuzz.case.recipe import Inside, Variable, call
 from fsdpfuzz.invariants.evidence import NAMED, RIGHT, SEEN, Evidence, bound, judged
 from fsdpfuzz.invariants.parity import WholeParity
 from fsdpfuzz.verdict import Finding
@@ -33,7 +33,7 @@ class OptimizerState(WholeParity):
             judge = judged("other", "parameters with a state", SEEN, RIGHT)
         else:
             seen = call("steps.optim_state.entry", saved, fqn, entry, op.form == "full")
-            p = call("steps.names.at", NAMED, a.canonical(fqn))
+            p = Inside("model", a.canonical(fqn))
             right = call("steps.optim_state.held", optimizer, p, entry)
             judge = judged("off", finding.name, SEEN, RIGHT, bound(finding))
         return Evidence(
