@@ -9,6 +9,7 @@ import msgspec
 from fsdpfuzz.case import Plan, is_sound
 from fsdpfuzz.case.mesh import Mesh, over_mesh, with_plans
 from fsdpfuzz.strategies.drawing import Drawing
+from fsdpfuzz.strategies.micro_batches import leaves_for_later
 
 FOUR = 4
 """As many ranks as two axes of several ranks need."""
@@ -17,11 +18,13 @@ FOUR = 4
 def draw(d: Drawing) -> None:
     """Any that has as many places as ranks, axes of one rank too; strategies become hybrid.
 
-    None where ranks part: replicas do not compare their order with each other. Some units of
-    fsdp1 stay as they are now and then. Shrinks towards none, then towards few replicas.
+    None where ranks part: replicas do not compare their order with each other; often where an
+    all-reduce can be put off. Some units of fsdp1 stay as they are now and then. Shrinks towards
+    none, then towards few replicas.
     """
     size = d.case.world_size
-    wanted, mixed = d.chance(12 if size < FOUR else 25), d.chance(12)
+    often = 40 if leaves_for_later(d) else 12 if size < FOUR else 25
+    wanted, mixed = d.chance(often), d.chance(12)
     sizes = [n for n in range(size, 0, -1) if size % n == 0]
     # Two axes of several ranks as often as the two meshes that have an axis of one.
     shards = d.pick([n for n in sizes for _ in range(1 if n in (1, size) else 2)])

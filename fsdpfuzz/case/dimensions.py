@@ -5,6 +5,7 @@ from __future__ import annotations
 from fsdpfuzz.case.checkpoints import CheckpointsDimension
 from fsdpfuzz.case.debug_level import DebugLevelDimension
 from fsdpfuzz.case.dimension import Dimension
+from fsdpfuzz.case.divide_factor import DivideFactorDimension
 from fsdpfuzz.case.finalization import FinalizationDimension
 from fsdpfuzz.case.freezing import FreezingDimension
 from fsdpfuzz.case.hazards import HazardsDimension
@@ -14,6 +15,7 @@ from fsdpfuzz.case.loss import LossDimension
 from fsdpfuzz.case.masked import MaskedDimension
 from fsdpfuzz.case.mem_tracker import MemTrackerDimension
 from fsdpfuzz.case.mesh import MeshDimension
+from fsdpfuzz.case.micro_batches import MicroBatchesDimension
 from fsdpfuzz.case.optimizer import OptimizerDimension
 from fsdpfuzz.case.program import ProgramDimension
 from fsdpfuzz.case.reduce_scatter import ReduceScatterDimension
@@ -37,6 +39,8 @@ DIMENSIONS: tuple[Dimension, ...] = (
     VariantsDimension(),
     MemTrackerDimension(),
     MeshDimension(),
+    MicroBatchesDimension(),
+    DivideFactorDimension(),
     OptimizerDimension(),
     LossDimension(),
     MaskedDimension(),

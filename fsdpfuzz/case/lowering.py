@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from fsdpfuzz.case.anatomy import Anatomy
+from fsdpfuzz.case.divide_factor import followed
 from fsdpfuzz.case.finalization import finished
 from fsdpfuzz.case.inputs import Dense
+from fsdpfuzz.case.micro_batches import told
 from fsdpfuzz.case.modules import Child, Sequential
 from fsdpfuzz.case.operations import (
     Backward,
+    ClearGrad,
     Flip,
     Forward,
     Op,
@@ -119,7 +121,7 @@ class Lowering:
         return (
             self.may_lack_backward
             or bool(a.case.frozen)
-            or any(isinstance(op, RequiresGrad) for op in a.case.program)
+            or any(isinstance(op, RequiresGrad | ClearGrad) for op in a.case.program)
             or bool(a.switches)
             or any(not p.used for p in a.parameters)
             or calls_below_the_root(a.case.program)
@@ -188,7 +190,7 @@ class Lowering:
         named = call("steps.names.parameters", MODEL, self.prefixed)
         yield Do(call=named, into=(_NAMED,))
         if self.has_optimizer and optimizer is not None:
-            yield Do(call=optimizer.made(self._trained()), into=(Variable("optimizer"),))
+            yield Do(call=optimizer.made(self.trained()), into=(Variable("optimizer"),))
 
     def next_index(self) -> Index:
         """The number of the next forward."""
@@ -326,10 +328,10 @@ class Lowering:
 
     @property
     def _single_use_of_mesh(self) -> bool:
-        """Whether one unit is made, and once: only then nobody else needs its mesh."""
+        """Whether one unit is made, once, on a mesh without names: nobody else needs that."""
         saves = [op for op in self.a.case.program if op.wraps]
         again = any(not isinstance(op, StateDict) or self.loads_state for op in saves)
-        return len(self.a.plan.units) == 1 and not again
+        return len(self.a.plan.units) == 1 and not again and self.a.case.mesh is None
 
     def _main(self) -> Iterator[Statement]:
         case = self.a.case
@@ -338,6 +340,7 @@ class Lowering:
             yield Do(call=mesh, into=(Variable("mesh"),), who="fsdp")
         yield Do(call=call("recipe.build", _DTYPE), into=(MODEL,))
         yield from self._wrapped("shard")
+        yield from followed(self.a)
         if self.several_pending:
             yield Do(call=Items("list", ()), into=(Variable("pending"),))
         tracked = "mem_tracker" in case.probes
@@ -350,7 +353,7 @@ class Lowering:
         else:
             yield from operations
 
-    def _trained(self) -> Value:
+    def trained(self) -> Value:
         """The parameters that the optimizer gets."""
         out = self.a.case.held_out
         if not out:
@@ -383,11 +386,8 @@ class Lowering:
         if self.a.fsdp1:
             name = ".no_sync" if rooted and not around else "steps.fsdp1.no_sync.no_sync"
             return Unsynchronised(body=body, context=call(name, MODEL))
-        told: dict[bool, Any] = {}
-        for value in (False, True):
-            name = ".set_requires_gradient_sync" if rooted else "steps.fsdp2.gradient_sync.tell"
-            told[value] = Do(call=call(name, MODEL, value), who="fsdp")
-        return Unsynchronised(body=body, before=told[False], after=told[True])
+        before, after = (Do(call=c, who="fsdp") for c in told(self.a.case, rooted=rooted))
+        return Unsynchronised(body=body, before=before, after=after)
 
 
 def _shard_at(op: int) -> str:

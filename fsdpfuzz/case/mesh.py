@@ -87,7 +87,7 @@ class MeshDimension(Dimension):
             group="Sharding",
             values=("no", "both", "one replica", "one shard"),
             excludes={
-                "no": {"sharding": HYBRID},
+                "no": {"sharding": HYBRID, "deferred": ("all_reduce",)},
                 **{
                     shape: {
                         "sharding": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),

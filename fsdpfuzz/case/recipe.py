@@ -95,6 +95,8 @@ class Do:
     who: Who = "both"
     ranks: tuple[int, ...] | None = None
     """The ranks that do it; None for all."""
+    looks: bool = False
+    """Whether it only looks at things, so that a script goes without what it does not need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,13 @@ from fsdpfuzz.case.base import ParameterName, Part, Seed
 from fsdpfuzz.case.checkpoints import Checkpoint
 from fsdpfuzz.case.debug_level import DebugLevel
 from fsdpfuzz.case.dimension import Api
+from fsdpfuzz.case.divide_factor import DivideFactor
 from fsdpfuzz.case.finalization import Finalization
 from fsdpfuzz.case.inputs import Inputs
 from fsdpfuzz.case.loss import Loss
 from fsdpfuzz.case.mem_tracker import Probe
 from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.modules import Node
 from fsdpfuzz.case.operations import Op
 from fsdpfuzz.case.optimizer import Optimizer
@@ -52,6 +54,10 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     probes: tuple[Probe, ...] = ()
     mesh: Mesh | None = None
     """Replicas and shards; None for all ranks in one dimension."""
+    micro_batches: MicroBatches | None = None
+    """What ``sync=False`` leaves for later (fsdp2); None for the gradients' reduction alone."""
+    divide_factor: DivideFactor | None = None
+    """None for the number of ranks (fsdp2)."""
     reduce_scatter: ReduceScatter | None = None
     """How gradients are reduced (fsdp2); None for PyTorch's defaults."""
     keep_unsharded_storage: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.checkpoints import reference_recomputes
+from fsdpfuzz.case.divide_factor import told
 from fsdpfuzz.case.modules import CLASSES
 from fsdpfuzz.case.paths import depth, join
 from fsdpfuzz.case.recipe import (
@@ -67,6 +68,7 @@ class Wrapping:
             yield from self._placed(path, "inside")
             if unit is not None:
                 yield self._wrapped(unit, early)
+                yield from told(self.a, Inside("model", path) if path else MODEL)
             yield from self._placed(path, "around")
         yield from self._told()
 

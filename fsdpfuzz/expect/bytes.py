@@ -19,6 +19,7 @@ from fsdpfuzz.case import (
     Flip,
     Forward,
     Fsdp1Unit,
+    Lowering,
     Parameter,
     RequiresGrad,
     Step,
@@ -141,15 +142,10 @@ def settled(a: Anatomy) -> bool:
 
 def grads_known(a: Anatomy) -> bool:
     """Whether every trainable parameter has a gradient at the end of the program."""
-    if a.frozen or not settled(a) or a.switches or any(not p.used for p in a.parameters):
-        return False
-    # A reentrant checkpoint lets gradients through only where an input asks for one.
-    if any(c.reentrant for c in a.case.checkpoints) and not a.case.inputs.needs_grad():
+    if Lowering(a).may_lack_grads or not settled(a):
         return False
     held = False
     for op in a.case.program:
-        if isinstance(op, Forward) and op.target:
-            return False
         if isinstance(op, Backward):
             held = True
         elif op.renews or (isinstance(op, ZeroGrad) and op.set_to_none):
@@ -222,9 +218,11 @@ def waiting_bytes(a: Anatomy, op: int, rank: int) -> int | None:
     """Bytes of gradients of fsdp2, waiting and reduced, after the backward ``op``.
 
     It adds up whole gradients in ``reduce_dtype``, without one in the dtype that a unit computes
-    in. None where it depends on more than the case which gradients there are.
+    in. None where it depends on more than the case which gradients there are, and where they are
+    reduced over the shards already.
     """
-    if a.fsdp1 or not _all_there(a):
+    told = a.case.micro_batches
+    if a.fsdp1 or not _all_there(a) or (told is not None and told.all_reduce_only):
         return None
     total = 0
     for owner, parameters in a.at(op).managed.items():

@@ -13,7 +13,8 @@ Nothing is promised
 - where ranks take different paths, and from a call of anything but the root, a forward whose loss
   is thrown away, or a change of ``requires_grad`` while a unit is whole, on;
 - of reentrant checkpoints that recompute anything but whole units;
-- where parameters without a gradient are reduced as zeros, as often as FSDP looks at a unit.
+- where parameters without a gradient are reduced as zeros, as often as FSDP looks at a unit;
+- where fsdp2 is told to put off more, or less, than the reduction of gradients.
 
 Only bounds hold for units that are called several times before a backward, for those that
 backward does not reach, and for fsdp1's units in a recomputed region: there the next forward, and
@@ -173,6 +174,7 @@ class _Follower:
         return not (
             a.split_ties
             or (told is not None and told.unused)
+            or a.case.micro_batches is not None
             or identity_units(a)
             or any(a.shards(path) == 1 for path in managing)
             or any(scope != "whole" for scope in scopes.values())

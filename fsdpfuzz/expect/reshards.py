@@ -17,6 +17,7 @@ from fsdpfuzz.case import (
     kept_whole,
     within,
 )
+from fsdpfuzz.case.micro_batches import kept_whole_after
 
 
 def backward_reshards(a: Anatomy, rank: int) -> tuple[frozenset[str], ...] | None:
@@ -71,11 +72,14 @@ def may_stay_whole(a: Anatomy, op: int) -> frozenset[str]:
     """Units that may stay unsharded after the backward ``op``; all others are sharded again.
 
     Gradients that are not reduced stay whole, parameters do not: only fsdp1's strategies that
-    keep them whole after forward keep them after such a backward, too.
+    keep them whole after forward keep them after such a backward, too, and fsdp2 where it is
+    told to.
     """
     now = a.at(op)
     passes = [p for p in a.case.program[:op] if isinstance(p, Forward) and p.waits]
-    kept = kept_whole(now) if passes and not passes[-1].sync else ()
+    if not passes or passes[-1].sync:
+        return unreached_roots(now)
+    kept = now.units if kept_whole_after(a.case) else kept_whole(now)
     return unreached_roots(now).union(kept)
 
 

@@ -16,8 +16,10 @@ from fsdpfuzz.invariants.base import Invariant, broken, tolerance
 from fsdpfuzz.invariants.clip import CLIP
 from fsdpfuzz.invariants.collectives import COLLECTIVES
 from fsdpfuzz.invariants.evidence import Evidence
+from fsdpfuzz.invariants.full_params import FULL_PARAMS
 from fsdpfuzz.invariants.hooks import HOOKS
 from fsdpfuzz.invariants.memory import MEMORY
+from fsdpfuzz.invariants.optim_state import OPTIM
 from fsdpfuzz.invariants.order import ORDER, ORDER_ERROR, ORDER_WARNING, order_refused
 from fsdpfuzz.invariants.parity import PARITY, Parity
 from fsdpfuzz.invariants.state_dict import STATE_DICT
@@ -41,6 +43,8 @@ REGISTRY: dict[str, Invariant] = _by_name(
         *ORDER,
         *AGREEMENT,
         *CLIP,
+        *FULL_PARAMS,
+        *OPTIM,
         *PARITY,
         *VARIANTS,
         *STRUCTURE,

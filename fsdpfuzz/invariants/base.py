@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case import Anatomy, anatomy, variants
+from fsdpfuzz.case.names import parameter_in
 from fsdpfuzz.expect import DIVERGED, beyond_baseline, measured, rounding
 from fsdpfuzz.invariants.evidence import Evidence
 from fsdpfuzz.observations import Comparison, Observation, RankReport, Subject
@@ -78,5 +79,5 @@ def operation(a: Anatomy, op: int) -> str:
 
 
 def unit_of_parameter(a: Anatomy, name: str) -> str | None:
-    """The unit that manages a parameter; None for any other name."""
-    return a.owners.get(name)
+    """The unit that manages the parameter that a name means; None for any other name."""
+    return a.owners.get(parameter_in(name))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fsdpfuzz.case import EPSILON, Anatomy, Lowering, StateDict, coarsest, within
+from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import (
     MODEL,
     Call,
@@ -164,6 +165,15 @@ def plain_gradient(a: Anatomy, fqn: str, finding: Finding) -> Value:
 
 
 NAMED = Variable("named")
+
+
+def looked_at(name: str) -> Value:
+    """A result of an operation, or what it holds of a parameter."""
+    variable, *keys = filter(None, parts_of(name))
+    value: Value = Variable(variable)
+    for key in keys:
+        value = call("steps.names.entry", value, key)
+    return value
 
 
 def last_state(a: Anatomy, op: int) -> StateDict | None:

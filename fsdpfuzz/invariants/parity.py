@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case import Anatomy, Backward, Forward, cast_buffer
+from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import Do, Inside, Value, Variable, call, dtype
 from fsdpfuzz.expect import parting
 from fsdpfuzz.invariants.base import (
@@ -25,6 +26,7 @@ from fsdpfuzz.invariants.evidence import (
     Evidence,
     bound,
     judged,
+    looked_at,
     plain_gradient,
     shard_evidence,
 )
@@ -60,7 +62,9 @@ class Parity(Invariant):
             yield self._finding(run, variant, tuple(ranks), comparison)
 
     def _is_about(self, c: Comparison) -> bool:
-        return c.quantity in self.quantities or (c.quantity == "result" and c.name in self.results)
+        return c.quantity in self.quantities or (
+            c.quantity == "result" and parts_of(c.name)[0] in self.results
+        )
 
     def _finding(self, a: Anatomy, variant: str, ranks: tuple[int, ...], c: Comparison) -> Finding:
         return Finding(
@@ -87,11 +91,23 @@ class WholeParity(Parity):
     """Of a tensor that every rank has whole."""
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
-        """The variable as the last forward that matters leaves it."""
+        """The variable, or what it holds of a parameter, as the operation leaves it."""
+        if finding.detail.endswith("-missing"):
+            variable = parts_of(finding.name)[0]
+            names = call("steps.names.keys", Variable(variable))
+            judge = judged("other", f"the keys of {variable}", SEEN, RIGHT)
+            return Evidence(
+                last=finding.op,
+                against="reference",
+                loads_state=False,
+                seen=(names,),
+                judge=judge,
+            )
+        seen = looked_at(finding.name) if self.results else Variable(finding.quantity)
         return Evidence(
             last=finding.op,
             against="reference",
-            seen=(Variable(finding.name if self.results else finding.quantity),),
+            seen=(seen,),
             judge=judged("off", finding.name, SEEN, RIGHT, bound(finding)),
         )
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from fsdpfuzz.case import Anatomy, coarsest
 from fsdpfuzz.case.recipe import MODEL, Value, Variable, call
 from fsdpfuzz.expect import adaptive_wobble, alike, parting
-from fsdpfuzz.invariants.base import Invariant, operation, subjects
-from fsdpfuzz.invariants.evidence import NAMED, RIGHT, SEEN, Evidence, bound, judged
+from fsdpfuzz.invariants.base import Invariant, operation, subjects, unit_of_parameter
+from fsdpfuzz.invariants.evidence import NAMED, RIGHT, SEEN, Evidence, bound, judged, looked_at
 from fsdpfuzz.observations import Comparison, Observation
 from fsdpfuzz.verdict import Finding
 
@@ -47,7 +47,7 @@ class VariantsAgree(Invariant):
                     operation=operation(a, c.op),
                     quantity=c.quantity,
                     name=c.name,
-                    unit=run.at(c.op).owners.get(c.name),
+                    unit=unit_of_parameter(run.at(c.op), c.name),
                     ranks=(report.rank,),
                     world_size=a.case.world_size,
                     observed=f"{c.observed:.9g}",
@@ -62,7 +62,7 @@ class VariantsAgree(Invariant):
         if finding.quantity in ("loss", "output"):
             value = Variable(finding.quantity)
         elif finding.quantity == "result":
-            value = Variable(finding.name)
+            value = looked_at(finding.name)
         else:
             step = "gradient" if finding.quantity == "grad" else "value"
             value = call(f"steps.{a.api}.whole.{step}", MODEL, NAMED, a.canonical(finding.name))

@@ -20,6 +20,7 @@ from fsdpfuzz.case import (
     unit_features,
     variants,
 )
+from fsdpfuzz.case.names import parameter_in
 from fsdpfuzz.verdict import Finding
 
 Value = Annotated[str, Meta(max_length=200)]
@@ -120,7 +121,8 @@ class Pattern(_Strict, frozen=True, kw_only=True):
             case "unit":
                 return predicate.has_unit(a, finding.unit)
             case "parameter":
-                own = {finding.name, *(t for t, s in a.source.items() if s == finding.name)}
+                name = parameter_in(finding.name)
+                own = {name, *(t for t, s in a.source.items() if s == name)}
                 return any(predicate.has_parameter(a, fqn) for fqn in own)
 
     def _failed(self, finding: Finding) -> bool:

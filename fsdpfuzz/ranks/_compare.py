@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -223,3 +224,16 @@ def floor_of(values: Values) -> float:
 def _finite(value: float) -> float:
     """JSON has no NaN or infinity; `Comparison.finite` says that it was one."""
     return value if abs(value) < float("inf") else 0.0
+
+
+def entries_of(name: str, value: Any) -> dict[str, Tensor]:
+    """What a result holds, by name: ``n``, or ``n[0.weight]``, or ``n[0.weight].exp_avg``."""
+    if isinstance(value, Tensor):
+        return {name: value}
+    found: dict[str, Tensor] = {}
+    for key, inner in value.items():
+        if isinstance(inner, Tensor):
+            found[f"{name}[{key}]"] = inner
+        else:
+            found |= {f"{name}[{key}].{entry}": tensor for entry, tensor in inner.items()}
+    return found

@@ -37,7 +37,7 @@ from fsdpfuzz.case import (
     reference_recomputes,
 )
 from fsdpfuzz.expect import HEADROOM
-from fsdpfuzz.ranks._compare import Baseline, Values, baselines_of, floor_of
+from fsdpfuzz.ranks._compare import Baseline, Values, baselines_of, entries_of, floor_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Execution, Variables
 from fsdpfuzz.ranks._passes import Pass, Passes
@@ -58,7 +58,7 @@ class Trace:
     states: dict[int, Values] = field(default_factory=dict)
     """Buffers at each state dict; its parameters are in ``params``."""
     results: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    """What operations give, by the name of its variable."""
+    """What operations give, by name: `entries_of` their variables."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     sizes: dict[int, Tensor] = field(default_factory=dict)
     """The largest absolute value of all that each operation left."""
@@ -110,7 +110,11 @@ class Recorder:
         if "param" in request.compared:
             trace.params[op] = self._parameters()
         if request.results:
-            trace.results[op] = {n: variables[n].detach().clone() for n in request.results}
+            trace.results[op] = {
+                name: value.detach().clone()
+                for result in request.results
+                for name, value in entries_of(result, variables[result]).items()
+            }
 
     def _size(self, variables: Variables, finished: list[Pass]) -> Tensor:
         found = [variables[name].detach() for name in ("loss", "output") if name in variables]
@@ -187,6 +191,14 @@ class Reference:
 
         return found
 
+    def result_baselines(self, op: int, names: Iterable[str]) -> dict[str, Baseline]:
+        """The baseline of each of these results at ``op``."""
+        wide, single, *lower = (
+            {name: trace.results[op].get(name) for name in names}
+            for trace in (self.wide, self.single, *self.lower)
+        )
+        return baselines_of(wide, single, lower)
+
     def leaves(self, dtypes: Iterable[torch.dtype]) -> tuple[int, str]:
         """From which operation on nothing can be said, and the dtype whose range it leaves.
 
@@ -240,7 +252,7 @@ def lower_dtypes(a: Anatomy) -> tuple[torch.dtype, ...]:
     given = [unit.precision for unit in a.plan.units if unit.precision is not None]
     names: set[str | None] = set()
     if any(precision.param in ("float16", "bfloat16") for precision in given):
-        names = {name for p in given for name in (p.param, p.reduce, p.buffer)}
+        names = {name for p in given for name in (p.param, p.reduce, p.buffer, p.output)}
     return tuple(dtype for dtype in (torch.bfloat16, torch.float16) if _name(dtype) in names)
 
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from fsdpfuzz.case import EPSILON, Anatomy, Backward, Forward, StateDict, coarsest, lower
+from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.observations import Comparison, Subject, UnitState
-from fsdpfuzz.ranks._compare import Batch, floor_of
+from fsdpfuzz.ranks._compare import Batch, entries_of, floor_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Execution, Variables
 from fsdpfuzz.ranks._passes import Pass, Passes
@@ -198,20 +199,29 @@ class Observer:
                 batch.add(name, shard.values(), value)
         self.comparisons.extend(batch.finish())
 
-    def _compare_result(self, op: int, name: str, value: Tensor) -> None:
+    def _compare_result(self, op: int, result: str, value: object) -> None:
+        """Each kind of entry against the largest of its kind; None says that this rank has none."""
+        if value is None:
+            return
+        seen = entries_of(result, value)
         if self._likeness is not None:
-            self._likeness.add_whole("result", name, op, value)
-        right = self._reference.wide.results[op][name]
-        batch = Batch(
-            "result",
-            op,
-            self._eps,
-            floor_of({name: right}),
-            baselines=self._reference.baseline(name, lambda t: t.results[op][name]),
-        )
-        # All that there is may have gone into it.
-        batch.add(name, value, right, reduced=sum(p.numel for p in self._a.distinct))
-        self.comparisons.extend(batch.finish())
+            self._likeness.add_wholes("result", op, seen)
+        wide = self._reference.wide.results[op]
+        right = {n: t for n, t in wide.items() if parts_of(n)[0] == result}
+        for kind in dict.fromkeys(parts_of(name)[2] for name in (*right, *seen)):
+            names = [n for n in dict.fromkeys((*right, *seen)) if parts_of(n)[2] == kind]
+            batch = Batch(
+                "result",
+                op,
+                self._eps,
+                floor_of({name: right.get(name) for name in names}),
+                baselines=partial(self._reference.result_baselines, op, names),
+            )
+            for name in names:
+                # All that there is may have gone into what is no parameter's own.
+                all_of_it = sum(p.numel for p in self._a.distinct) if name == result else 1
+                batch.add(name, seen.get(name), right.get(name), reduced=all_of_it)
+            self.comparisons.extend(batch.finish())
 
     def _after_state_dict(self, op: int, variables: Variables) -> None:
         taken = self._state.finish(op, self.sharded, variables)

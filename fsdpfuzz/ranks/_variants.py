@@ -55,6 +55,12 @@ class Likeness:
         found.add(name, value, self.pattern._wholes[quantity, name, op])
         self.comparisons.append(found.worst())
 
+    def add_wholes(self, quantity: Quantity, op: int, values: Mapping[str, Tensor]) -> None:
+        """Tensors that a subject has whole; those that the case lacks are none of its business."""
+        for name, value in values.items():
+            if self.pattern is None or (quantity, name, op) in self.pattern._wholes:
+                self.add_whole(quantity, name, op, value)
+
     def _where(self, fqn: str, shard: Shard) -> Tensor:
         """The elements of the flattened parameter that a shard holds, in order."""
         whole = torch.arange(prod(self.shapes[fqn])).view(self.shapes[fqn])

@@ -18,6 +18,8 @@ def without_results(recipe: Recipe, looked: Collection[str]) -> Recipe:
 def _without(statements: Sequence[Statement], names: Collection[str]) -> Iterator[Statement]:
     for statement in statements:
         match statement:
+            case Do(looks=True, into=(Variable(name),)) if name in names:
+                pass
             case Do(into=(Variable(name),)) if name in names:
                 # What only makes another thing of a result is not done at all.
                 if Variable(name) not in values(statement.call):

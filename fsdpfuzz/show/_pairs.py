@@ -167,7 +167,11 @@ def _exclusive(a: Value, b: Value) -> bool:
 
 def _apis(value: Value) -> set[str]:
     """The APIs under which a value can be taken."""
-    return {value.value} if value.option == "api" else set(FEATURES[value.option].apis)
+    if value.option == "api":
+        return {value.value}
+    feature = FEATURES[value.option]
+    excluded = feature.excludes.get(value.value, {}).get("api", ())
+    return {api for api in feature.apis if api not in excluded}
 
 
 def _excludes(a: Value, b: Value) -> bool:

@@ -29,6 +29,20 @@ def fill(parameters: Iterable[nn.Parameter], device: torch.device) -> None:
             p.grad = torch.zeros_like(p)
 
 
+def scaled(parameters: Iterable[nn.Parameter], factor: float, freezes: bool = False) -> None:
+    """Has every gradient of these parameters multiplied as soon as it is there.
+
+    ``freezes`` says that some are frozen, now or later; they may be trained some day.
+    """
+    for p in parameters:
+        if freezes:
+            trained = p.requires_grad
+            p.requires_grad_()
+        p.register_hook(lambda grad: grad * factor)
+        if freezes:
+            p.requires_grad_(trained)
+
+
 def drop(named: Mapping[str, nn.Parameter], names: Sequence[str]) -> None:
     """Forgets the gradients of these parameters, as FSDP replaces them under CPU offload."""
     for name in names:

@@ -58,6 +58,17 @@ def item(values: Sequence[Any], i: int) -> Any:
     return values[i]
 
 
+def entry(values: Mapping[str, Any], name: str) -> Any:
+    """One of those that have names."""
+    return values[name]
+
+
+def keys(values: Mapping[str, Any]) -> list[str]:
+    """Their names, and those of what each of them holds."""
+    inside = [f"{name} {n}" for name, one in values.items() if isinstance(one, dict) for n in one]
+    return sorted(values) + sorted(inside)
+
+
 def count(values: Sequence[Any]) -> int:
     """How many there are."""
     return len(values)

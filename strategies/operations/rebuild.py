@@ -23,7 +23,14 @@ def draw(program: Program) -> None:
 
 
 def _other_plan(d: Drawing) -> Plan:
-    """Any that FSDP takes for what is frozen by now; else the one that there is."""
+    """Any that FSDP takes for what is frozen by now; else the one that there is.
+
+    Also where units differ in what another plan would have to give them as well.
+    """
+    alike = [o.name for o in OPTIONS if not o.free and o.has(d.case.plan.units[0])]
+    for name in alike:
+        if len({getattr(unit, name) for unit in d.case.plan.units}) > 1:
+            return d.case.plan
     other = Drawing(d.draw, d.focus, msgspec.structs.replace(d.case, program=()))
     wrap.draw(other)
     first = d.case.plan.units[0]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fsdpfuzz.case import Dropout, Gain, Precision
-from fsdpfuzz.strategies.drawing import Drawing, all_units
+import msgspec
+
+from fsdpfuzz.case import Dropout, Gain, Precision, Unit, within
+from fsdpfuzz.strategies.drawing import Drawing, all_units, one_unit
 
 _HALF: tuple[Literal["bfloat16", "float16"], ...] = ("bfloat16", "float16")
 _REDUCED: tuple[Literal["float32"] | None, ...] = (None, "float32", "float32")
 
 
 def draw(d: Drawing) -> None:
-    """One for all units: what a unit puts out has to fit the next one. Shrinks towards none.
+    """Mostly one for all units: what a unit puts out has to fit the next. Shrinks towards none.
 
     Buffers are cast as parameters are, which fsdp2 cannot do: what they scale has to fit the next
     layer. The gradient of a gain is a sum over all that it scales, which may cancel but for
@@ -28,4 +30,48 @@ def draw(d: Drawing) -> None:
         return
     param, reduce = d.pick(_HALF), d.pick(_REDUCED)
     buffer = param if buffers else None
-    all_units(d, "precision", Precision(param=param, reduce=reduce, buffer=buffer))
+    precision = Precision(param=param, reduce=reduce, buffer=buffer)
+    all_units(d, "precision", precision)
+    if d.chance(40):
+        other = d.chance(50)
+        if d.a.fsdp1:
+            _switched(d, precision, other)
+        elif other:
+            _apart(d, precision)
+        else:
+            _at_the_root(d, precision)
+
+
+def _switched(d: Drawing, precision: Precision, keeps: bool) -> None:
+    """All units of fsdp1 cast their inputs, so that the root need not do it by another switch.
+
+    Or all keep their gradients in the low dtype.
+    """
+    if keeps:
+        own = msgspec.structs.replace(precision, keep_low_grads=True)
+    else:
+        own = msgspec.structs.replace(
+            precision, cast_inputs=True, cast_root_inputs=not d.chance(50)
+        )
+    all_units(d, "precision", own)
+
+
+def _apart(d: Drawing, precision: Precision) -> None:
+    """Some units that hold no other compute in low precision and put out float32, others not."""
+    units: tuple[Unit, ...] = d.case.plan.units
+    paths = [unit.path for unit in units]
+    for i, wanted in enumerate(d.mask(len(units))):
+        holds = any(within(path, paths[i]) for path in paths if path != paths[i])
+        own = msgspec.structs.replace(precision, output="float32")
+        one_unit(d, "precision", own if wanted and not holds else None, unit=i)
+
+
+def _at_the_root(d: Drawing, precision: Precision) -> None:
+    """The root puts out float32 or the low dtype; inner units have nothing left to cast."""
+    units: tuple[Unit, ...] = d.case.plan.units
+    output, uncast = d.pick(("float32", precision.param, None)), d.chance(50)
+    for i, unit in enumerate(units):
+        if not unit.path:
+            one_unit(d, "precision", msgspec.structs.replace(precision, output=output), unit=i)
+        elif uncast and "" in d.a.options:
+            one_unit(d, "precision", msgspec.structs.replace(precision, cast_inputs=False), unit=i)

@@ -25,6 +25,7 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
             raise CaseError("backward without a pending forward", path=at)
         progress.reduced = all(progress.pending)
         progress.pending.clear()
+        progress.cleared = False
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """The sum of the losses, its backward, and what stands for FSDP in the plain model."""

@@ -27,6 +27,8 @@ class Progress:
     """For each forward that waits for its backward whether it synchronises."""
     reduced: bool = True
     """Whether the last backward reduced its gradients."""
+    cleared: bool = True
+    """Whether no parameter has a gradient."""
 
 
 class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
@@ -47,7 +49,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ()
     """What of the parameters is compared with the reference's afterwards."""
     results: ClassVar[tuple[str, ...]] = ()
-    """Variables that it gives, whole on every rank and compared with the reference's."""
+    """Variables that it gives, compared with the reference's: a whole tensor, or whole tensors by
+    parameter, or for each parameter some by name. What a rank lacks is missing, but for None."""
 
     @classmethod
     def kind(cls) -> str:

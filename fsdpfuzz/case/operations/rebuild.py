@@ -63,6 +63,7 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
             if place.node is not None and place.node.loses_state():
                 raise CaseError(f"{place.path!r} updates a buffer that is not saved", path=f"{at}")
         check_plan(msgspec.structs.replace(case, plan=self.plan), f"{at}.plan")
+        progress.cleared = True
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """Save, make anew, load; what the plain model has of gradients goes, too."""
@@ -124,6 +125,8 @@ def _saves_a_part(a: Anatomy) -> bool:
         match op.kind():
             case "backward":
                 went_back |= trained & used
+            case "clear_grad":
+                went_back -= set(getattr(op, "parameters", ()))
             case "step":
                 stepped |= went_back
             case "rebuild":

@@ -32,6 +32,7 @@ class ZeroGrad(OperationBase, tag="zero_grad", frozen=True, kw_only=True):
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """It goes anywhere."""
+        progress.cleared = progress.cleared or self.set_to_none
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """As a user does: on the optimizer if there is one."""

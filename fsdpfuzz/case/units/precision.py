@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from fsdpfuzz.case.base import Dtype, Part
-from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.base import Dtype, Part, default_of, on
+from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.paths import innermost
 from fsdpfuzz.case.recipe import Value, call, dtype
 from fsdpfuzz.case.units.base import Option, anywhere
+from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
     from fsdpfuzz.case.wrap import Plan, Unit
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -30,6 +32,67 @@ class Precision(Part, frozen=True, kw_only=True):
     reduce: Dtype | None = None
     buffer: Dtype | None = None
     """fsdp1 only."""
+    output: Dtype | None = None
+    """fsdp2 only."""
+    cast_inputs: bool | None = None
+    """``cast_forward_inputs`` where it is not the API's default: True in fsdp1, False in fsdp2."""
+    cast_root_inputs: bool = True
+    """``cast_root_forward_inputs`` (fsdp1 only)."""
+    keep_low_grads: bool = False
+    """``keep_low_precision_grads`` (fsdp1 only)."""
+
+
+_NEEDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {"on": {"precision": ("off",)}}
+_SWITCHES: dict[str, tuple[str, Feature]] = {
+    "precision_output": (
+        "output",
+        Feature(
+            about="on when a unit's policy has an output_dtype (fsdp2 only)",
+            group="Sharding",
+            values=ON,
+            apis=("fsdp2",),
+            excludes=_NEEDS,
+        ),
+    ),
+    "input_casts": (
+        "cast_inputs",
+        Feature(
+            about="on when a unit's policy has cast_forward_inputs=True (fsdp1) or False (fsdp2)",
+            group="Sharding",
+            values=ON,
+            excludes=_NEEDS,
+        ),
+    ),
+    "uncast_root": (
+        "cast_root_inputs",
+        Feature(
+            about="on when a unit's policy has cast_root_forward_inputs=False (fsdp1 only)",
+            group="Sharding",
+            values=ON,
+            apis=("fsdp1",),
+            excludes=_NEEDS,
+        ),
+    ),
+    "low_grads": (
+        "keep_low_grads",
+        Feature(
+            about="on when a unit's policy has keep_low_precision_grads=True (fsdp1 only)",
+            group="Sharding",
+            values=ON,
+            apis=("fsdp1",),
+            excludes=_NEEDS,
+        ),
+    ),
+}
+"""By feature: the field of a policy, and what is said of it."""
+_TOLD = {
+    "output": "output_dtype",
+    "cast_inputs": "cast_forward_inputs",
+    "cast_root_inputs": "cast_root_forward_inputs",
+    "keep_low_grads": "keep_low_precision_grads",
+}
+"""By field: PyTorch's name."""
+_DEFAULTS = {name: default_of(Precision, name) for name in _TOLD}
 
 
 class PrecisionOption(Option):
@@ -40,6 +103,58 @@ class PrecisionOption(Option):
     feature: ClassVar[Feature] = Feature(
         about="on when any unit has a precision policy", group="Sharding", values=ON
     )
+
+    def __init__(self) -> None:
+        super().__init__()
+        told = {name: feature for name, (_, feature) in _SWITCHES.items()}
+        self.features = {**self.features, **told}  # type: ignore[misc]
+        self.unit_features = {**self.unit_features, **told}  # type: ignore[misc]
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Beside whether there is any, each of the switches."""
+        yield from super().values(a)
+        for name, (field, feature) in _SWITCHES.items():
+            if a.api in feature.apis:
+                yield name, anywhere(_told(unit, field) for unit in a.options.values())
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """The same of one unit."""
+        yield from super().unit_values(a, path)
+        for name, (field, feature) in _SWITCHES.items():
+            if a.api in feature.apis:
+                yield name, _told(a.options[path], field)
+
+    def check_unit(self, a: Anatomy, unit: Unit, at: str) -> None:
+        """The API has the switch, and it is told apart from its default."""
+        precision = unit.precision
+        if precision is None:
+            return
+        for field, feature in _SWITCHES.values():
+            if a.api not in feature.apis and getattr(precision, field) != _DEFAULTS[field]:
+                raise CaseError(f"an option of {feature.apis[0]} alone", path=f"{at}.{field}")
+        if precision.cast_inputs not in (None, a.fsdp1):
+            words = f"{a.api} does so by itself: leave it out"
+            raise CaseError(words, path=f"{at}.cast_inputs")
+        optimizer = a.case.optimizer
+        steps = any(op.kind() == "step" for op in a.case.program) and optimizer is not None
+        alone = optimizer is not None and optimizer.name == "sgd" and optimizer.foreach is False
+        if precision.keep_low_grads and steps and not alone:
+            words = "gradients of a lower dtype go with sgd and foreach=False"
+            raise CaseError(words, path=f"{at}.keep_low_grads")
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """None; each switch as PyTorch has it."""
+        yield from super().simpler(case)
+        replace = msgspec.structs.replace
+        for field, default in _DEFAULTS.items():
+            units: tuple[Any, ...] = tuple(
+                unit
+                if unit.precision is None
+                else replace(unit, precision=replace(unit.precision, **{field: default}))
+                for unit in case.plan.units
+            )
+            if units != case.plan.units:
+                yield Simpler(replace(case, plan=replace(case.plan, units=units)), _TOLD[field])
 
     def text(self, value: Any) -> str:
         """``on`` for any policy."""
@@ -55,9 +170,12 @@ class PrecisionOption(Option):
         name = "MixedPrecision" if first else "MixedPrecisionPolicy"
         policy: Value = None
         if value is not None:
-            kinds = ("param", "reduce", "buffer") if first else ("param", "reduce")
+            kinds = ("param", "reduce", "buffer" if first else "output")
             given = {f"{kind}_dtype": dtype(getattr(value, kind)) for kind in kinds}
             given = {kind: named for kind, named in given.items() if named is not None}
+            for field, option in _TOLD.items():
+                if field != "output" and getattr(value, field) != _DEFAULTS[field]:
+                    given[option] = getattr(value, field)
             policy = call(f"torch.distributed.fsdp.{name}", **given)
         yield "mixed_precision" if first else "mp_policy", policy
 
@@ -67,12 +185,23 @@ class PrecisionOption(Option):
 
     def words(self, value: Any) -> str:
         """``precision(param bfloat16)``."""
-        given = [f"{n} {v}" for n, v in msgspec.structs.asdict(value).items() if v is not None]
+        kinds = ("param", "reduce", "buffer", "output")
+        given = [f"{kind} {getattr(value, kind)}" for kind in kinds if getattr(value, kind)]
+        given += [
+            f"{_TOLD[field]}={getattr(value, field)}"
+            for field in ("cast_inputs", "cast_root_inputs", "keep_low_grads")
+            if getattr(value, field) != _DEFAULTS[field]
+        ]
         return f"precision({', '.join(given)})"
 
     def needed(self, value: Any) -> str:
         """In two words."""
         return "mixed precision"
+
+
+def _told(unit: Unit, field: str) -> str:
+    precision = unit.precision
+    return on(precision is not None and getattr(precision, field) != _DEFAULTS[field])
 
 
 def reduced_in(unit: Unit) -> Dtype | None:
@@ -86,7 +215,8 @@ def coarsest(plan: Plan) -> Dtype:
     names: list[Dtype] = ["float32"]
     for unit in plan.units:
         if unit.precision is not None:
-            given = (unit.precision.param, unit.precision.reduce, unit.precision.buffer)
+            told = unit.precision
+            given = (told.param, told.reduce, told.buffer, told.output)
             names += [name for name in given if name is not None]
     return max(names, key=lambda name: EPSILON[name])
 

@@ -30,3 +30,10 @@ def unsharded(model: nn.Module, unmanaged: Collection[str] = ()) -> list[str]:
 def names(model: nn.Module) -> list[str]:
     """FQNs of the units, sorted."""
     return sorted(name for name, _ in units(model))
+
+
+def reshard(model: nn.Module) -> None:
+    """Shards every unit that is whole."""
+    for unit in model.modules():
+        if isinstance(unit, FSDPModule):
+            unit.reshard()

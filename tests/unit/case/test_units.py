@@ -223,6 +223,7 @@ MESSAGES = {
     "fsdp1_scalar_parameter": [
         "FSDP doesn't support scalar parameters. Change gain to a 1D tensor with numel equal to 1."
     ],
+    "fsdp1_summon_offload_unsharded": ["offload_to_cpu=True and NO_SHARD is not supported yet"],
     "fsdp2_scalar_parameter": [
         "fully_shard doesn't support scalar parameters. Change gain to a 1D tensor with numel "
         "equal to 1."

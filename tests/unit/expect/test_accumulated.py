@@ -19,6 +19,8 @@ from fsdpfuzz.case import (
     ZeroGrad,
     anatomy,
 )
+from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.expect import waiting_bytes
 
 WAIT: tuple[Op, ...] = (Forward(sync=False), Backward())
@@ -61,3 +63,10 @@ def test_nothing_is_said_where_a_gradient_may_lack() -> None:
     assert waiting(WIDE, *WAIT, frozen=("bias",)) is None
     first = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
     assert waiting(WIDE, *WAIT, plan=first) is None
+
+
+def test_nothing_is_said_of_what_is_reduced_over_the_shards_already() -> None:
+    told = MicroBatches(all_reduce_only=True)
+    assert waiting(WIDE, *WAIT) is not None
+    mesh = Mesh(replicate=2, shard=1)
+    assert waiting(WIDE, *WAIT, micro_batches=told, mesh=mesh) is None

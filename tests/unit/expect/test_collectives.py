@@ -32,6 +32,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.reduce_scatter import ReduceScatter
+from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.units import Precision
 from fsdpfuzz.expect import Traffic, traffic
 
@@ -303,13 +304,15 @@ def nothing_promised() -> Iterable[dict[int, Traffic]]:
     yield promised(second("1", ""), model=idle)
     yield promised(first("0", ""), (Forward(drop=True), *ITERATION))
     yield promised(first("0", ""), (Forward(target="0"), *ITERATION))
+    unreduced: tuple[Op, ...] = (Forward(sync=False), Backward(), *ITERATION)
+    yield promised(second("0", ""), unreduced, micro_batches=MicroBatches(keep_whole=True))
     part = Sequential(children=(Sequential(children=(Linear(out=3), Activation())), Linear(out=2)))
     yield promised(first(""), model=part, checkpoints=(Checkpoint(path="0", reentrant=True),))
     yield promised(second("0", ""), reduce_scatter=ReduceScatter(unused=True))
 
 
 def test_nothing_is_promised_where_fsdp_promises_nothing() -> None:
-    assert list(nothing_promised()) == [{}] * 7
+    assert list(nothing_promised()) == [{}] * 8
     buffers = ReduceScatter(buffers=2)
     assert promised(second("0", ""), reduce_scatter=buffers) == promised(second("0", "")) != {}
 

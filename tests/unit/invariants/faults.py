@@ -24,7 +24,7 @@ from fsdpfuzz.case import (
     Variant,
     anatomy,
 )
-from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.case.operations import Clip, FullParams, OptimState
 from fsdpfuzz.expect import grad_bytes, managed_bytes, shard_bytes, waiting_bytes
 from fsdpfuzz.invariants import ORDER_ERROR, ORDER_WARNING
 from fsdpfuzz.observations import (
@@ -105,11 +105,21 @@ _CLIPPED = msgspec.structs.replace(
     CASE, program=(Forward(), Backward(), Clip(max_norm=1.0), Step())
 )
 _NORM = comparison(quantity="result", name="total_norm", op=2)
+_READ = msgspec.structs.replace(CASE, program=(*CASE.program, FullParams()))
+_KEPT = msgspec.structs.replace(CASE, program=(*CASE.program, OptimState()))
 _WAITING = msgspec.structs.replace(
     CASE, program=(Forward(sync=False), Backward(), Forward(), Backward(), Step())
 )
 _A, _T = anatomy(CASE), anatomy(_TRACKED)
 _AT_BACKWARD = (UnitState(op=1, unsharded=()),)
+
+
+def _of_results(case: CaseSpec, name: str) -> Fault:
+    """What the last operation gives of a parameter is off."""
+    given = comparison(quantity="result", name=name, op=len(case.program) - 1)
+    wrong = msgspec.structs.replace(given, error=1e-3)
+    key = f"{name.partition('[')[0]}/mismatch/fsdp2"
+    return _subject(key, case, subject(comparisons=(given,)), subject(comparisons=(wrong,)))
 
 
 def _saved(**changes: object) -> Subject:
@@ -216,6 +226,8 @@ FAULTS: dict[str, Fault] = {
         subject(comparisons=(_NORM,)),
         subject(comparisons=(msgspec.structs.replace(_NORM, error=1e-3),)),
     ),
+    "full_params": _of_results(_READ, "full_params[0.weight]"),
+    "optim_state": _of_results(_KEPT, "optim_state[0.weight].momentum_buffer"),
     "loss_parity": _off("loss_parity/mismatch/fsdp2", quantity="loss", op=0),
     "output_parity": _off("output_parity/mismatch/fsdp2", quantity="output", op=0),
     "grad_parity": _off("grad_parity/mismatch/fsdp2"),

@@ -68,6 +68,16 @@ def test_and_nothing_else(other: dict[str, Any]) -> None:
     assert match(**other) is None
 
 
+def test_what_an_operation_gives_of_a_parameter_is_about_it() -> None:
+    of_results = Known(
+        {"a-known-one": defect(shows=(Pattern(invariant=("full_params",), names="parameter"),))}
+    )
+    for parameter, explains in (("1.weight", False), ("0.weight", True)):
+        finding = wrong_gradient(invariant="full_params", name=f"full_params[{parameter}]")
+        found = of_results.match(two_layers(), finding, torch=TORCH, backend="gloo")
+        assert (found is not None) is explains
+
+
 def test_it_is_gone_from_a_release_on() -> None:
     entry = defect(gone="2.14")
     assert entry.applies(torch="2.13.9+cpu", backend="gloo")

@@ -19,6 +19,7 @@ from fsdpfuzz.ranks._compare import (
     Baseline,
     Batch,
     baselines_of,
+    entries_of,
     floor_of,
 )
 
@@ -197,6 +198,14 @@ def test_the_floor_is_the_largest_element_of_all() -> None:
     assert floor_of({"a": torch.tensor([1.0, -7.0]), "b": torch.tensor([[3.0]]), "c": None}) == 7.0
     assert floor_of({"a": None, "b": torch.empty(0)}) == 0.0
     assert floor_of({}) == 0.0
+
+
+def test_what_an_operation_gives_is_compared_by_name() -> None:
+    one, two = torch.ones(1), torch.zeros(2)
+    assert entries_of("norm", one) == {"norm": one}
+    assert entries_of("whole", {"0.weight": one}) == {"whole[0.weight]": one}
+    nested = entries_of("optim", {"0.weight": {"step": one, "exp_avg": two}})
+    assert nested == {"optim[0.weight].step": one, "optim[0.weight].exp_avg": two}
 
 
 def test_all_tensors_of_a_batch_are_compared_on_one_device() -> None:

@@ -25,7 +25,7 @@ from fsdpfuzz.case import (
     ZeroGrad,
     check,
 )
-from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.case.operations import Clip, FullParams, OptimState
 from fsdpfuzz.verdict import Failure, Finding, Symptom
 
 ITERATION = (Forward(), Backward(), Step(), ZeroGrad())
@@ -78,6 +78,7 @@ CRASH = Failure(
 DEATH = Failure(stage="case:backward[1]", exitcode=-9, output="last words")
 SAVING = (StateDict(),)
 CLIPPING = (Forward(), Backward(), Clip(max_norm=0.1, norm_type=1), Step())
+ASKED = Variant(name="asked", checkpoints=(Checkpoint(path="0", kind="composable"),))
 PLAIN = Variant(name="plain", checkpoints=(Checkpoint(path="0", kind="wrapper"),))
 
 
@@ -93,6 +94,13 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
     clipping = single_unit(api, program=CLIPPING)
     at_clip: dict[str, Any] = {"op": 2, "operation": "clip"}
     norm: dict[str, Any] = {**at_clip, "quantity": "result", "name": "total_norm"}
+    reading = single_unit(api, program=(FullParams(),))
+    read: dict[str, Any] = {"op": 0, "operation": "full_params", "quantity": "result"}
+    read["name"] = "full_params[0.weight]"
+    training = (Forward(), Backward(), Step())
+    keeping = single_unit(api, program=(*training, OptimState()))
+    held: dict[str, Any] = {"op": 3, "operation": "optim_state", "quantity": "result"}
+    held["name"] = "optim_state[0.weight].momentum_buffer"
     saved: dict[str, Any] = {"op": 0, "operation": "state_dict"}
     ended: dict[str, Any] = {"op": 1, "operation": "backward", "name": "", "allowed": None}
     kinds = {
@@ -104,6 +112,14 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
         "variant-norm": (
             single_unit(api, program=CLIPPING, twins=(PLAIN,)),
             finding("twins_agree", variant="plain", **norm),
+        ),
+        "optim": (keeping, finding("optim_state", **held)),
+        "unsaved": (keeping, finding("optim_state", detail="observed-missing", **held)),
+        "read": (reading, finding("full_params", **read)),
+        "unread": (reading, finding("full_params", detail="observed-missing", **read)),
+        "variant-read": (
+            single_unit(api, program=(FullParams(),), twins=(ASKED,)),
+            finding("twins_agree", variant="asked", **read),
         ),
         "missing": (case, finding("grad_parity", detail="observed-missing", op=1, observed="0")),
         "param": (case, finding("param_parity", quantity="param", op=2)),
@@ -145,6 +161,10 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
     if api == "fsdp1":
         detail = single_unit(api, debug_level="DETAIL")
         kinds |= {
+            "optim-own": (
+                single_unit(api, program=(*training, OptimState(own=True))),
+                finding("optim_state", **held),
+            ),
             "reshards": (case, counted("reshard_count", "less", op=1, operation="backward")),
             "warning": (detail, counted("order_warning", "false", op=0, operation="forward")),
             "order": (detail, counted("order_error", "silent", op=0, operation="forward")),

@@ -60,6 +60,17 @@ def test_what_cannot_come_together_is_not_missed() -> None:
     assert table.possible(value["api=fsdp2"], value["tied=nested"])
 
 
+def test_what_one_api_alone_can_take_does_not_meet_options_of_the_other() -> None:
+    table = counted(
+        {"api": "fsdp1", "state_dict": "local", "full_params": "written"},
+        {"api": "fsdp2", "shard_placement": "on", "full_params": "read"},
+    )
+    value = {str(v): i for i, v in enumerate(table.values)}
+    for own in ("state_dict=local", "full_params=written"):
+        assert not table.possible(value[own], value["shard_placement=on"])
+    assert table.possible(value["full_params=read"], value["state_dict=local"])
+
+
 def test_a_pair_that_did_occur_is_possible_whatever_was_thought() -> None:
     table = counted({"freeze": "none", "frozen_unit": "on"})
     assert table.possible(0, 1)

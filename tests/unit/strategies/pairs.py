@@ -14,6 +14,11 @@ Together = tuple[str, Values, Values]
 
 ON = ("on",)
 OFF = ("off",)
+OPTIM: Values = {
+    "optim_state": ("full", "sharded", "several"),
+    **{f"optim_{n}": ON for n in ("own", "offload", "broadcast", "flatten", "fresh")},
+}
+"""The optimizer's state dict, and its options."""
 FSDP2: Values = {name: one.values for name, one in FEATURES.items() if one.apis == ("fsdp2",)}
 """What fsdp1 does not have."""
 
@@ -67,11 +72,6 @@ MEANING: tuple[Together, ...] = (
         {"kept_without_gradient": ON},
         {"sharding": ("FULL_SHARD", "NO_SHARD", "HYBRID_SHARD")},
     ),
-    (
-        "local state is fsdp1's",
-        {"state_dict": ("local",)},
-        FSDP2,
-    ),
     ("such a checkpoint counts as repeated", {"pending": ("2+",)}, {"reentrant": ("whole",)}),
     ("ties of units that lie in each other", {"nesting": ("flat",)}, {"tied": ("nested",)}),
     (
@@ -82,7 +82,14 @@ MEANING: tuple[Together, ...] = (
     (
         "a tracked program saves no state",
         {"mem_tracker": ON},
-        {"state_offload": ON, "state_rank0": ON, "lone_forward": ("no_grad",)},
+        {
+            "state_offload": ON,
+            "state_rank0": ON,
+            "lone_forward": ("no_grad",),
+            "full_params": ("read", "written"),
+            "full_params_offload": ON,
+            "unshard_async": ON,
+        },
     ),
 )
 
@@ -108,6 +115,10 @@ NOT_DRAWN: tuple[Together, ...] = (
             "state_dict": ("full", "sharded", "local", "several"),
             "state_offload": ON,
             "state_rank0": ON,
+            "full_params": ("read", "written"),
+            "full_params_offload": ON,
+            "unshard_async": ON,
+            **OPTIM,
         },
     ),
     ("all ranks switch between two iterations", {"flips": ("all",)}, {"steps": ("1",)}),
@@ -170,7 +181,11 @@ NOT_DRAWN: tuple[Together, ...] = (
             "refrozen": ("yes", "after lone forward"),
             "mem_tracker": ON,
             "optimizer": ("none",),
+            "deferred": ("all_reduce",),
+            "kept_after_backward": ON,
+            "not_last_backward": ON,
             "state_dict": ("no",),
+            **OPTIM,
         },
     ),
     (
@@ -183,6 +198,9 @@ NOT_DRAWN: tuple[Together, ...] = (
             "recorded": ("2+",),
             "zero_grad": ("zero", "mixed"),
             "optimizer": ("none",),
+            "deferred": ("all_reduce",),
+            "kept_after_backward": ON,
+            "not_last_backward": ON,
             "non_root_forward": ON,
         },
     ),

@@ -1,0 +1,121 @@
+"""``set_gradient_divide_factor`` of fsdp2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from fsdpfuzz.case.base import Part, on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
+from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.units.precision import reduced_in
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+
+class DivideFactor(Part, frozen=True, kw_only=True):
+    """By what every unit divides the sum of its gradients over all ranks."""
+
+    factor: Annotated[float, Meta(gt=0.0, le=1024.0)]
+    force_sum: bool = False
+    """``set_force_sum_reduction_for_comms(True)``."""
+
+    def words(self) -> str:
+        """``2, sums only``."""
+        return f"{self.factor:g}, sums only" if self.force_sum else f"{self.factor:g}"
+
+
+class DivideFactorDimension(Dimension):
+    """None, for the number of ranks, or another number, for all units alike."""
+
+    name = "divide_factor"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "divide_factor": Feature(
+            about="no, ranks (their number, told), other: by what gradients are divided (fsdp2 "
+            "only)",
+            group="Training",
+            values=("no", "ranks", "other"),
+            apis=("fsdp2",),
+            excludes={"no": {"divided_apart": ("on",)}},
+        ),
+        "divided_apart": Feature(
+            about="on when FSDP divides by the factor itself, because collectives are only to sum "
+            "up or because float16 is reduced (fsdp2 only)",
+            group="Training",
+            values=ON,
+            apis=("fsdp2",),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Whether the factor changes anything, and who divides by it."""
+        if a.fsdp1:
+            return
+        told = a.case.divide_factor
+        same = told is not None and told.factor == a.case.world_size
+        yield "divide_factor", "no" if told is None else "ranks" if same else "other"
+        half = any(reduced_in(unit) == "float16" for unit in a.options.values())
+        yield "divided_apart", on(told is not None and (told.force_sum or half))
+
+    def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
+        """The factor."""
+        if case.divide_factor is not None:
+            yield "divided by", case.divide_factor.words()
+
+    def check(self, a: Anatomy) -> None:
+        """It is an option of fsdp2."""
+        if a.fsdp1 and a.case.divide_factor is not None:
+            raise CaseError("an option of fsdp2 alone", path="$.divide_factor")
+
+    def needs_gpu(self, a: Anatomy) -> str:
+        """gloo cannot multiply while it sums up, as FSDP wants it unless it only sums up."""
+        told = a.case.divide_factor
+        if told is None or told.force_sum:
+            return ""
+        sizes = {a.shards(unit) for unit in a.units}
+        return "" if sizes <= {1, told.factor} else "a divide factor without sums only"
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """None; not by sums alone; 1."""
+        told, replace = case.divide_factor, msgspec.structs.replace
+        if told is None:
+            return
+        yield Simpler(replace(case, divide_factor=None), "set_gradient_divide_factor")
+        if told.force_sum:
+            plainer = replace(told, force_sum=False)
+            yield Simpler(replace(case, divide_factor=plainer), "set_force_sum_reduction_for_comms")
+        if told.factor != 1.0:
+            yield Simpler(replace(case, divide_factor=replace(told, factor=1.0)))
+
+
+def told(a: Anatomy, target: Value) -> Iterator[Statement]:
+    """What a unit is told once it is made."""
+    factor = a.case.divide_factor
+    if factor is not None:
+        tell = call(".set_gradient_divide_factor", target, factor.factor)
+        yield Do(call=tell, who="fsdp")
+        if factor.force_sum:
+            sums = call(".set_force_sum_reduction_for_comms", target, True)
+            yield Do(call=sums, who="fsdp")
+
+
+def followed(a: Anatomy) -> Iterator[Statement]:
+    """What makes the plain model's gradients those of FSDP, once they are averaged."""
+    factor, case = a.case.divide_factor, a.case
+    if factor is not None:
+        unmanaged = sorted(fqn for fqn, owner in a.owners.items() if owner is None)
+        parameters = call(".parameters", MODEL)
+        if unmanaged:
+            parameters = call("steps.names.others", Variable("named"), literal(unmanaged))
+        later = any(not all(now.trained.values()) for _, _, now in a.situations(0))
+        freezes = bool(case.frozen) or later
+        options: dict[str, Value] = {"freezes": True} if freezes else {}
+        scale = case.world_size / factor.factor
+        scaled = call("steps.averaging.scaled", parameters, scale, **options)
+        yield Do(call=scaled, who="reference")

@@ -1,0 +1,132 @@
+"""What fsdp2 leaves for later in micro-batches that do not synchronise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from fsdpfuzz.case.base import Part, on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
+from fsdpfuzz.case.recipe import MODEL, Value, call
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+_SYNCHRONISED = {"accumulation": ("off", "sync")}
+_PLAINER = (
+    ("all_reduce_only", "a deferred all-reduce"),
+    ("keep_whole", "set_reshard_after_backward"),
+    ("not_last", "set_is_last_backward"),
+)
+
+
+class MicroBatches(Part, frozen=True, kw_only=True):
+    """What fsdp2 is told from the first forward with ``sync=False`` to the backward after it."""
+
+    all_reduce_only: bool = False
+    """``set_requires_all_reduce(False)`` in place of ``set_requires_gradient_sync(False)``:
+    gradients are reduced over the shards, and over the replicas later."""
+    keep_whole: bool = False
+    """``set_reshard_after_backward(False)``."""
+    not_last: bool = False
+    """``set_is_last_backward(False)``."""
+
+    def words(self) -> str:
+        """``all-reduce deferred, kept whole``."""
+        words = ["all-reduce deferred"] if self.all_reduce_only else []
+        words += ["kept whole"] if self.keep_whole else []
+        words += ["not the last"] if self.not_last else []
+        return ", ".join(words)
+
+
+class MicroBatchesDimension(Dimension):
+    """None, or what is left for later beside, or in place of, the gradients' reduction."""
+
+    name = "micro_batches"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "deferred": Feature(
+            about="reduction, all_reduce: what no_sync puts off (fsdp2 only)",
+            group="Training",
+            values=("reduction", "all_reduce"),
+            apis=("fsdp2",),
+            excludes={"all_reduce": _SYNCHRONISED},
+        ),
+        "kept_after_backward": Feature(
+            about="on when no_sync keeps units whole after backward, too (fsdp2 only)",
+            group="Training",
+            values=ON,
+            apis=("fsdp2",),
+            excludes={"on": _SYNCHRONISED},
+        ),
+        "not_last_backward": Feature(
+            about="on when no_sync also says that its backward is not the last (fsdp2 only)",
+            group="Training",
+            values=ON,
+            apis=("fsdp2",),
+            excludes={"on": _SYNCHRONISED},
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Each of the three."""
+        if not a.fsdp1:
+            told = a.case.micro_batches or MicroBatches()
+            yield "deferred", "all_reduce" if told.all_reduce_only else "reduction"
+            yield "kept_after_backward", on(told.keep_whole)
+            yield "not_last_backward", on(told.not_last)
+
+    def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
+        """Those that are asked for."""
+        if case.micro_batches is not None:
+            yield "no_sync", case.micro_batches.words()
+
+    def check(self, a: Anatomy) -> None:
+        """fsdp2 is told something, in a program with such micro-batches; replicas are there."""
+        case, told = a.case, a.case.micro_batches
+        at = "$.micro_batches"
+        if told is None:
+            return
+        if a.fsdp1:
+            raise CaseError("an option of fsdp2 alone", path=at)
+        if told == MicroBatches():
+            raise CaseError("leave it out where nothing is left for later", path=at)
+        if not any(getattr(op, "sync", True) is False for op in case.program):
+            raise CaseError("no forward has sync=False", path=at)
+        if told.all_reduce_only and case.mesh is None:
+            raise CaseError("without a mesh there is no all-reduce", path=f"{at}.all_reduce_only")
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """Nothing more than `no_sync`; one thing less."""
+        told, replace = case.micro_batches, msgspec.structs.replace
+        if told is None:
+            return
+        for name, words in _PLAINER:
+            less = replace(told, **{name: False})
+            if less != told:
+                left = None if less == MicroBatches() else less
+                yield Simpler(replace(case, micro_batches=left), words)
+
+
+def told(case: CaseSpec, *, rooted: bool) -> tuple[Value, Value]:
+    """What fsdp2 is told before and after micro-batches that do not synchronise.
+
+    ``rooted`` says that the model itself is a unit.
+    """
+    name, options = "steps.fsdp2.gradient_sync.tell", {}
+    if rooted and case.micro_batches == MicroBatches(all_reduce_only=True):
+        name = ".set_requires_all_reduce"
+    elif case.micro_batches is not None:
+        name = "steps.fsdp2.micro_batches.tell"
+        options = {k: v for k, v in msgspec.structs.asdict(case.micro_batches).items() if v}
+    elif rooted:
+        name = ".set_requires_gradient_sync"
+    return call(name, MODEL, False, **options), call(name, MODEL, True, **options)
+
+
+def kept_whole_after(case: CaseSpec) -> bool:
+    """Whether units stay whole after a backward that does not synchronise."""
+    return case.micro_batches is not None and case.micro_batches.keep_whole

@@ -1,0 +1,154 @@
+"""Whole parameters between iterations: read, and with fsdp1 written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import msgspec
+
+from fsdpfuzz.case.base import ParameterName, on
+from fsdpfuzz.case.dimension import ON, Feature, Rejection, Simpler
+from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.units.sharding import is_whole
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
+
+WHOLE = "full_params"
+MAX_NAMES = 3
+
+
+class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
+    """All parameters, whole and by name: ``summon_full_params``, or ``unshard`` by hand.
+
+    fsdp2 reshards every unit afterwards; of its units only the values can be read.
+    """
+
+    features: ClassVar[Mapping[str, Feature]] = {
+        "full_params": Feature(
+            about="no, read, written: what is done with whole parameters between iterations",
+            group="State",
+            values=("no", "read", "written"),
+            excludes={
+                "no": {"full_params_offload": ("on",), "unshard_async": ("on",)},
+                "written": {"api": ("fsdp2",)},
+            },
+        ),
+        "full_params_offload": Feature(
+            about="on when whole parameters are offloaded to the CPU (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+        "unshard_async": Feature(
+            about="on when units are unsharded by hand with async_op=True (fsdp2 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp2",),
+        ),
+    }
+    rejections: ClassVar[tuple[Rejection, ...]] = (
+        Rejection(
+            name="fsdp1_summon_offload_unsharded",
+            why="whole parameters of a unit that is not sharded cannot be offloaded",
+            pattern=r"offload_to_cpu=True and NO_SHARD is not supported",
+            source="_validate_unshard_params_args of torch.distributed.fsdp",
+            asked=lambda a: a.fsdp1 and _offloads(a) and any(is_whole(a, unit) for unit in a.units),
+        ),
+    )
+    needs_reduced: ClassVar[bool] = True
+    compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("param",)
+    results: ClassVar[tuple[str, ...]] = (WHOLE,)
+
+    written: tuple[ParameterName, ...] = ()
+    """Those that are scaled meanwhile (fsdp1)."""
+    offload_to_cpu: bool = False
+    """fsdp1 only."""
+    async_op: bool = False
+    """fsdp2 only."""
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """Between iterations; what is written is trained, and FSDP has the option."""
+        if progress.pending or not progress.reduced:
+            raise CaseError("whole parameters in the middle of an iteration", path=at)
+        if a.fsdp1 and self.async_op:
+            raise CaseError("an option of fsdp2 alone", path=f"{at}.async_op")
+        for name in ("written", "offload_to_cpu"):
+            if not a.fsdp1 and getattr(self, name):
+                raise CaseError("an option of fsdp1 alone", path=f"{at}.{name}")
+        check_names(self.written, a.by_fqn, f"{at}.written", "parameter")
+        if a.frozen.intersection(self.written):
+            raise CaseError("what is frozen stays as it is", path=f"{at}.written")
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """From FSDP's model while it is whole, from the plain one as it is."""
+        a, whole = lowering.a, Variable(WHOLE)
+        names = a.canonical_names(self.written)
+        options: dict[str, Value] = {}
+        if self.offload_to_cpu:
+            options["offload"] = True
+        if self.async_op:
+            options["waits"] = True
+        written = [literal(names)] if a.fsdp1 else []
+        own = call(
+            f"steps.full_params.{'summoned' if a.fsdp1 else 'unsharded'}",
+            MODEL,
+            lowering.prefixed,
+            *written,
+            **options,
+        )
+        yield Do(call=own, into=(whole,), who="fsdp")
+        plain = call("steps.full_params.taken", Variable("named"), literal(names))
+        yield Do(call=plain, into=(whole,), who="reference")
+
+    def words(self) -> str:
+        """``full parameters, write 0.weight``."""
+        more = len(self.written) - MAX_NAMES
+        shown = ", ".join(self.written[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+        words = ["full parameters"]
+        words += [f"write {shown}"] if self.written else []
+        words += ["to CPU"] if self.offload_to_cpu else []
+        words += ["async"] if self.async_op else []
+        return ", ".join(words)
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Whether any are written, and the options of the API."""
+        found = [op for op in a.case.program if isinstance(op, FullParams)]
+        written = any(op.written for op in found)
+        yield "full_params", "written" if written else "read" if found else "no"
+        if a.fsdp1:
+            yield "full_params_offload", on(_offloads(a))
+        else:
+            yield "unshard_async", on(any(op.async_op for op in found))
+
+    @classmethod
+    def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
+        """Nothing written; on the device, and at once; less written."""
+        replace = msgspec.structs.replace
+
+        def having(i: int, op: FullParams) -> CaseSpec:
+            return replace(case, program=(*case.program[:i], op, *case.program[i + 1 :]))
+
+        for i, op in enumerate(case.program):
+            if not isinstance(op, FullParams):
+                continue
+            if op.written:
+                yield Simpler(having(i, replace(op, written=())), "a write of whole parameters")
+            if op.offload_to_cpu:
+                yield Simpler(having(i, replace(op, offload_to_cpu=False)), "offload_to_cpu")
+            if op.async_op:
+                yield Simpler(having(i, replace(op, async_op=False)), "async_op")
+            for j in range(len(op.written)) if len(op.written) > 1 else ():
+                less = op.written[:j] + op.written[j + 1 :]
+                yield Simpler(having(i, replace(op, written=less)))
+
+
+def _offloads(a: Anatomy) -> bool:
+    return any(isinstance(op, FullParams) and op.offload_to_cpu for op in a.case.program)

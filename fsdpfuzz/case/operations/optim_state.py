@@ -1,0 +1,260 @@
+"""The optimizer's state: taken, compared, lost and loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import msgspec
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.forward import Forward
+from fsdpfuzz.case.operations.requires_grad import RequiresGrad
+from fsdpfuzz.case.operations.step import Step
+from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
+
+OPTIM_STATE = "optim_state"
+_DCP = "torch.distributed.checkpoint.state_dict"
+_FLAGS = ("cpu_offload", "broadcast", "flatten", "ignore_frozen", "fresh")
+_SAID = {
+    "own": "fsdp1's own",
+    "cpu_offload": "to CPU",
+    "broadcast": "broadcast",
+    "flatten": "flattened",
+    "ignore_frozen": "ignore frozen",
+    "fresh": "into a new optimizer",
+}
+_NONE: Mapping[str, tuple[str, ...]] = {
+    f"optim_{name}": ("on",) for name in ("own", "offload", "broadcast", "flatten", "fresh")
+}
+
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "optimizer": ("none",),
+    "steps": ("0",),
+    "mem_tracker": ("on",),
+}
+
+
+class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
+    """Takes the optimizer's state dict, compares it with the reference's state, and loads it.
+
+    By ``torch.distributed.checkpoint.state_dict``, or by fsdp1's ``optim_state_dict``. What the
+    optimizer holds is changed before, or it is made anew.
+    """
+
+    features: ClassVar[Mapping[str, Feature]] = {
+        "optim_state": Feature(
+            about="no, full, sharded, several: the form of the optimizer's state dict",
+            group="State",
+            values=("no", "full", "sharded", "several"),
+            excludes={
+                "no": _NONE,
+                "full": _NEEDS,
+                "sharded": {**_NEEDS, "optim_broadcast": ("on",)},
+                "several": _NEEDS,
+            },
+        ),
+        "optim_own": Feature(
+            about="on when it is taken by FullyShardedDataParallel.optim_state_dict (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+            excludes={"on": _NEEDS},
+        ),
+        "optim_offload": Feature(
+            about="on when the optimizer's state is offloaded to the CPU",
+            group="State",
+            values=ON,
+            excludes={"on": _NEEDS},
+        ),
+        "optim_broadcast": Feature(
+            about="on when rank 0's state of the optimizer is broadcast",
+            group="State",
+            values=ON,
+            excludes={"on": _NEEDS},
+        ),
+        "optim_flatten": Feature(
+            about="on when the optimizer's state dict is flattened",
+            group="State",
+            values=ON,
+            excludes={"on": _NEEDS},
+        ),
+        "optim_fresh": Feature(
+            about="on when the state is loaded into a new optimizer",
+            group="State",
+            values=ON,
+            excludes={"on": _NEEDS},
+        ),
+    }
+    needs_reduced: ClassVar[bool] = True
+    results: ClassVar[tuple[str, ...]] = (OPTIM_STATE,)
+
+    form: Literal["full", "sharded"] = "full"
+    own: bool = False
+    """By fsdp1's own API."""
+    cpu_offload: bool = False
+    broadcast: bool = False
+    """``broadcast_from_rank0``; of fsdp1's own API ``rank0_only``."""
+    flatten: bool = False
+    """``flatten_optimizer_state_dict``."""
+    strict: bool = True
+    ignore_frozen: bool = False
+    """``ignore_frozen_params``."""
+    fresh: bool = False
+    """Into a new optimizer, where there are no gradients."""
+
+    @property
+    def on_rank0(self) -> bool:
+        """Whether rank 0 alone may have it, so that loading has to broadcast it.
+
+        The common API documents so of a full state dict that is offloaded.
+        """
+        return self.form == "full" and (self.broadcast or (self.cpu_offload and not self.own))
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """Between iterations, once the optimizer has made a step; the form has the option."""
+        case = a.case
+        if progress.pending or not progress.reduced:
+            raise CaseError("the optimizer's state in the middle of an iteration", path=at)
+        if case.optimizer is None or not any(isinstance(op, Step) for op in case.program):
+            raise CaseError("no optimizer makes a step", path=at)
+        if case.probes:
+            raise CaseError("a tracked program saves no state", path=at)
+        if self.fresh and not progress.cleared:
+            raise CaseError("a new optimizer beside gradients", path=f"{at}.fresh")
+        if self.strict and not self.own and may_lack_state(a):
+            words = "a parameter may have no state, which strict asks for"
+            raise CaseError(words, path=f"{at}.strict")
+        if self.own and not a.fsdp1:
+            raise CaseError("an option of fsdp1 alone", path=f"{at}.own")
+        for name, usual in (("flatten", False), ("strict", True), ("ignore_frozen", False)):
+            if self.own and getattr(self, name) is not usual:
+                raise CaseError("fsdp1's own API has no such option", path=f"{at}.{name}")
+        if self.broadcast and self.form != "full":
+            raise CaseError("rank 0 broadcasts a full state dict alone", path=f"{at}.broadcast")
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """Saved, written as a table, and loaded into what has lost it."""
+        a, saved, optimizer = lowering.a, Variable("saved"), Variable("optimizer")
+        found, device = Variable(OPTIM_STATE), Variable("device")
+        full = self.form == "full"
+        rank0 = self.on_rank0
+        if self.own:
+            save = call("steps.optim_state.save_own", MODEL, optimizer, full, **self._own(rank0))
+            options: dict[str, Value] = {"rank0": True} if rank0 else {}
+            load = call("steps.optim_state.load_own", MODEL, optimizer, saved, full, **options)
+        else:
+            told = self._options()
+            save = call(f"{_DCP}.get_optimizer_state_dict", MODEL, optimizer, **_given(told))
+            told |= {"broadcast_from_rank0": True} if rank0 else {}
+            load = call(f"{_DCP}.set_optimizer_state_dict", MODEL, optimizer, saved, **_given(told))
+        if _may_be_whole(lowering):
+            yield Do(call=call("steps.fsdp2.units.reshard", MODEL), who="fsdp")
+        yield Do(call=save, into=(saved,), who="fsdp")
+        table = call("steps.optim_state.table", saved, self.flatten, rank0, device)
+        yield Do(call=table, into=(found,), who="fsdp", looks=True)
+        plain = call("steps.optim_state.taken", optimizer, Variable("named"))
+        yield Do(call=plain, into=(found,), who="reference", looks=True)
+        if not lowering.loads_state:
+            return
+        if self.fresh and a.case.optimizer is not None:
+            made = a.case.optimizer.made(lowering.trained())
+            yield Do(call=made, into=(optimizer,), who="fsdp")
+        else:
+            yield Do(call=call("steps.optim_state.forget", optimizer), who="fsdp")
+        yield Do(call=load, who="fsdp")
+
+    def _own(self, rank0: bool) -> dict[str, Value]:
+        given: dict[str, Value] = {"offload": True} if self.cpu_offload else {}
+        return given | ({"rank0": True} if rank0 else {})
+
+    def _options(self) -> dict[str, Value]:
+        """Those of ``StateDictOptions`` that differ from its defaults."""
+        given = {
+            "full_state_dict": self.form == "full",
+            "cpu_offload": self.cpu_offload,
+            "ignore_frozen_params": self.ignore_frozen,
+            "flatten_optimizer_state_dict": self.flatten,
+            "broadcast_from_rank0": self.broadcast,
+        }
+        options: dict[str, Value] = {name: True for name, told in given.items() if told}
+        return options | ({} if self.strict else {"strict": False})
+
+    def words(self) -> str:
+        """``optimizer state, full, to CPU``."""
+        words = [f"optimizer state, {self.form}"]
+        words += [said for name, said in _SAID.items() if getattr(self, name)]
+        return ", ".join(words + ([] if self.strict else ["not strict"]))
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Forms and options over the program."""
+        found = [op for op in a.case.program if isinstance(op, OptimState)]
+        yield "optim_state", one((op.form for op in found), several="several")
+        if a.fsdp1:
+            yield "optim_own", on(any(op.own for op in found))
+        yield "optim_offload", on(any(op.cpu_offload for op in found))
+        yield "optim_broadcast", on(any(op.broadcast for op in found))
+        yield "optim_flatten", on(any(op.flatten for op in found))
+        yield "optim_fresh", on(any(op.fresh for op in found))
+
+    @classmethod
+    def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
+        """By the common API; each option as PyTorch has it; into the optimizer itself; full."""
+        plainer = {"own": False, **dict.fromkeys(_FLAGS, False), "strict": True}
+        for name, value in plainer.items():
+            program = tuple(
+                msgspec.structs.replace(op, **{name: value}) if isinstance(op, OptimState) else op
+                for op in case.program
+            )
+            if program != case.program:
+                words = _SAID.get(name, "strict=False")
+                yield Simpler(
+                    msgspec.structs.replace(case, program=program), f"optimizer state {words}"
+                )
+        full = tuple(
+            msgspec.structs.replace(op, form="full") if isinstance(op, OptimState) else op
+            for op in case.program
+        )
+        if full != case.program:
+            yield Simpler(msgspec.structs.replace(case, program=full))
+
+
+def _given(told: dict[str, Value]) -> dict[str, Value]:
+    """What the functions of the common API take beside model, optimizer and state."""
+    return {"options": call(f"{_DCP}.StateDictOptions", **told)} if told else {}
+
+
+def _may_be_whole(lowering: Lowering) -> bool:
+    """Whether a unit of fsdp2 may be whole, which shows others than the optimizer's parameters."""
+    a = lowering.a
+    if a.fsdp1:
+        return False
+    told = any(getattr(u, "reshard_after_forward", None) is not None for u in a.options.values())
+    lone = any(isinstance(op, Forward) and not op.waits for op in a.case.program)
+    return told or lone or lowering.may_lack_grads
+
+
+def may_lack_state(a: Anatomy) -> bool:
+    """Whether a step may leave a parameter that requires grad without a state.
+
+    ``StateDictOptions`` documents that ``strict`` refuses to load that.
+    """
+    case = a.case
+    reentrant = any(c.reentrant for c in case.checkpoints) and not case.inputs.needs_grad()
+    return (
+        reentrant
+        or bool(case.held_out)
+        or bool(a.switches)
+        or any(not p.used and p.fqn not in a.frozen for p in a.parameters)
+        or any(isinstance(op, RequiresGrad) for op in case.program)
+        or any(isinstance(op, Forward) and op.target for op in case.program)
+    )

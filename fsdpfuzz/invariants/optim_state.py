@@ -1,0 +1,49 @@
+"""Rule about the optimizer's state dict: it holds what the reference's optimizer holds."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Anatomy
+from fsdpfuzz.case.names import parts_of
+from fsdpfuzz.case.operations.optim_state import OPTIM_STATE, OptimState
+from fsdpfuzz.case.recipe import Inside, Variable, call
+from fsdpfuzz.invariants.evidence import NAMED, RIGHT, SEEN, Evidence, bound, judged
+from fsdpfuzz.invariants.parity import WholeParity
+from fsdpfuzz.verdict import Finding
+
+
+class OptimizerState(WholeParity):
+    """What is saved of each parameter; what is loaded, the parity of parameters afterwards."""
+
+    name = "optim_state"
+    summary = "an optimizer's state dict holds the reference's state of each parameter"
+    wrong = "saves a wrong state of the optimizer"
+    quantities = ()
+    results = (OPTIM_STATE,)
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """The entry of the state dict where every rank has it under its names, else a table."""
+        op = a.case.program[finding.op]
+        _, fqn, entry = parts_of(finding.name)
+        optimizer, saved = Variable("optimizer"), Variable("saved")
+        if not isinstance(op, OptimState) or op.flatten or op.on_rank0 or entry == "lr":
+            return super().evidence(a, finding)
+        if finding.detail.endswith("-missing"):
+            seen = call("steps.optim_state.names", saved)
+            right = call("steps.optim_state.stepped", optimizer, NAMED)
+            judge = judged("other", "parameters with a state", SEEN, RIGHT)
+        else:
+            seen = call("steps.optim_state.entry", saved, fqn, entry, op.form == "full")
+            p = Inside("model", a.canonical(fqn))
+            right = call("steps.optim_state.held", optimizer, p, entry)
+            judge = judged("off", finding.name, SEEN, RIGHT, bound(finding))
+        return Evidence(
+            last=finding.op,
+            against="reference",
+            loads_state=False,
+            seen=(seen,),
+            right=right,
+            judge=judge,
+        )
+
+
+OPTIM = (OptimizerState(),)

@@ -1,0 +1,26 @@
+"""Whole parameters between iterations."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case.operations import FullParams
+from fsdpfuzz.strategies.operations.program import Program
+
+
+def draw(program: Program) -> None:
+    """Read once or twice, in any gap; with fsdp1 some that are trained are written, too.
+
+    Offload is rare: on a CPU it is known to fail. Shrinks towards none, then towards reading.
+    """
+    d = program.d
+    if d.parting != "never" or not d.chance(6, state_dict=20):
+        return
+    trained = [p.fqn for p in d.a.distinct if p.used and p.fqn not in d.a.frozen]
+    for _ in range(d.between(1, 2)):
+        writes, other = d.chance(50), d.chance(5 if d.a.fsdp1 else 30)
+        chosen = [name for name, on in zip(trained, d.mask(len(trained)), strict=True) if on]
+        asked = FullParams(
+            written=tuple(chosen) if writes and d.a.fsdp1 else (),
+            offload_to_cpu=other and d.a.fsdp1,
+            async_op=other and not d.a.fsdp1,
+        )
+        d.pick(program.gaps).append(asked)

@@ -1,0 +1,31 @@
+"""A fault of optimizer state dicts is found, reduced, and shown by a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdpfuzz.case.operations import OptimState, Rebuild
+from fsdpfuzz.loop import Api
+from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+
+
+@pytest.mark.parametrize(
+    ("api", "plant"),
+    [
+        ("fsdp1", "benchmarks.faults.plants:optimizer_state_shares_memory"),
+        ("fsdp2", "tests.planted.optim:fsdp2_momenta_of_one_rank"),
+    ],
+)
+def test_what_is_saved_is_wrong(api: Api, plant: str, tmp_path: Path) -> None:
+    key = f"optim_state/mismatch/{api}"
+    found = found_by(
+        hunt(plant, tmp_path, property_name="state_dict", number=150, apis=(api,), until=(key,)),
+        key,
+    )
+    case = case_of(found)
+    assert linears(case) <= 2
+    assert any(isinstance(op, OptimState) for op in case.program)
+    assert not any(isinstance(op, Rebuild) for op in case.program)
+    assert_shown_by_its_script(found)

@@ -1,0 +1,188 @@
+"""The switches of mixed precision: who has them, what FSDP is told, features."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Optimizer,
+    Precision,
+    Sequential,
+    Step,
+    Unit,
+    anatomy,
+    check,
+    coarsest,
+    decode,
+    encode,
+    features,
+    is_sound,
+    unit_features,
+)
+from fsdpfuzz.case.recipe import Global, Value, call
+from fsdpfuzz.case.units.precision import PrecisionOption
+from fsdpfuzz.errors import CaseError
+from tests.unit.case.test_units import make
+
+LAYERS = Sequential(children=(Linear(out=3), Linear(out=2)))
+OUT = Precision(param="bfloat16", output="float32")
+UNCAST = Precision(param="bfloat16", cast_inputs=False)
+
+
+def with_policies(root: Precision | None, inner: Precision | None) -> CaseSpec:
+    units = (Fsdp2Unit(path="", precision=root), Fsdp2Unit(path="0", precision=inner))
+    return make(Fsdp2Plan(units=units), model=LAYERS, program=(Forward(), Backward()))
+
+
+@pytest.mark.parametrize(
+    ("root", "inner", "output", "uncast"),
+    [
+        (None, None, "off", "off"),
+        (OUT, None, "on", "off"),
+        (None, OUT, "on", "off"),
+        (Precision(param="bfloat16"), UNCAST, "off", "on"),
+    ],
+)
+def test_features(
+    root: Precision | None, inner: Precision | None, output: str, uncast: str
+) -> None:
+    case = with_policies(root, inner)
+    check(case)
+    assert decode(encode(case)) == case
+    found = features(case)
+    assert (found["precision_output"], found["input_casts"]) == (output, uncast)
+    assert unit_features(anatomy(case), "0")["precision_output"] == (
+        "on" if inner is OUT else "off"
+    )
+    assert unit_features(anatomy(case), "0")["input_casts"] == uncast
+
+
+SWITCHED = Precision(
+    param="bfloat16", cast_inputs=True, cast_root_inputs=False, keep_low_grads=True
+)
+
+
+def first(given: Precision | None, **changes: object) -> CaseSpec:
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""), Fsdp1Unit(path="0", precision=given)))
+    return make(plan, model=LAYERS, program=(Forward(), Backward()), **changes)
+
+
+def test_switches_of_fsdp1() -> None:
+    case = first(SWITCHED)
+    check(case)
+    assert decode(encode(case)) == case
+    told = dict.fromkeys(("input_casts", "uncast_root", "low_grads"), "on")
+    assert told.items() <= features(case).items()
+    assert told.items() <= unit_features(anatomy(case), "0").items()
+    assert not told.items() & unit_features(anatomy(case), "").items()
+    assert {"precision_output"}.isdisjoint(features(case))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "at"),
+    [
+        (first(OUT), "[1].precision.output"),
+        (first(UNCAST), "[1].precision.cast_inputs"),
+        (with_policies(None, Precision(cast_root_inputs=False)), "[1].precision.cast_root_inputs"),
+        (with_policies(Precision(keep_low_grads=True), None), "[0].precision.keep_low_grads"),
+        (with_policies(Precision(cast_inputs=True), None), "[0].precision.cast_inputs"),
+    ],
+)
+def test_what_the_api_lacks_or_does_anyway_is_named(wrong: CaseSpec, at: str) -> None:
+    with pytest.raises(CaseError) as caught:
+        check(wrong)
+    assert caught.value.path == f"$.plan.units{at}"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "goes"),
+    [
+        (Optimizer(foreach=False), True),
+        (Optimizer(), False),
+        (Optimizer(name="adam", foreach=False), False),
+    ],
+)
+def test_low_gradients_go_with_what_steps_by_them(optimizer: Optimizer, goes: bool) -> None:
+    for program, sound in (
+        ((Forward(), Backward(), Step()), goes),
+        ((Forward(), Backward()), True),
+    ):
+        case = msgspec.structs.replace(first(SWITCHED), optimizer=optimizer, program=program)
+        assert is_sound(case) is sound
+
+
+@pytest.mark.parametrize(
+    ("unit", "told"),
+    [
+        (
+            Fsdp2Unit(path="", precision=OUT),
+            {"param_dtype": "bfloat16", "output_dtype": "float32"},
+        ),
+        (
+            Fsdp2Unit(path="", precision=UNCAST),
+            {"param_dtype": "bfloat16", "cast_forward_inputs": False},
+        ),
+        (Fsdp2Unit(path="", precision=Precision(param="float16")), {"param_dtype": "float16"}),
+        (
+            Fsdp1Unit(path="", precision=SWITCHED),
+            {
+                "param_dtype": "bfloat16",
+                "cast_forward_inputs": True,
+                "cast_root_forward_inputs": False,
+                "keep_low_precision_grads": True,
+            },
+        ),
+    ],
+)
+def test_what_fsdp_is_told(unit: Unit, told: dict[str, object]) -> None:
+    def value(one: object) -> Value:
+        return Global(f"torch.{one}") if isinstance(one, str) else bool(one)
+
+    second = isinstance(unit, Fsdp2Unit)
+    options = {name: value(one) for name, one in told.items()}
+    kind = "MixedPrecisionPolicy" if second else "MixedPrecision"
+    argument = "mp_policy" if second else "mixed_precision"
+    policy = call(f"torch.distributed.fsdp.{kind}", **options)
+    assert list(PrecisionOption().argument(unit, unit.precision)) == [(argument, policy)]
+
+
+def test_a_low_output_counts_for_what_rounding_explains() -> None:
+    low = with_policies(Precision(output="bfloat16"), None)
+    assert coarsest(low.plan) == "bfloat16"
+    assert coarsest(with_policies(OUT, None).plan) == "bfloat16"
+    assert coarsest(with_policies(None, None).plan) == "float32"
+
+
+def test_none_then_each_switch_as_pytorch_has_it_is_plainer() -> None:
+    both = msgspec.structs.replace(OUT, cast_inputs=False)
+    found = [(s.case, s.words) for s in PrecisionOption().simpler(with_policies(None, both))]
+    assert found == [
+        (with_policies(None, None), "mixed precision"),
+        (with_policies(None, UNCAST), "output_dtype"),
+        (with_policies(None, OUT), "cast_forward_inputs"),
+    ]
+    words = [s.words for s in PrecisionOption().simpler(first(SWITCHED))]
+    assert words == [
+        "mixed precision",
+        "cast_forward_inputs",
+        "cast_root_forward_inputs",
+        "keep_low_precision_grads",
+    ]
+
+
+def test_words_and_a_policy_without_them() -> None:
+    assert PrecisionOption().words(OUT) == "precision(param bfloat16, output float32)"
+    told = "precision(param bfloat16, cast_forward_inputs=False)"
+    assert PrecisionOption().words(UNCAST) == told
+    plain = encode(with_policies(Precision(param="bfloat16"), None))
+    for field in (b"output", b"cast_inputs", b"cast_root_inputs", b"keep_low_grads"):
+        assert field not in plain

@@ -1,0 +1,44 @@
+"""What fsdp2's units are told after they were made is drawn in every form, where it goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fsdpfuzz.case import CaseSpec, features, is_sound
+from fsdpfuzz.case.divide_factor import DivideFactor
+from fsdpfuzz.case.micro_batches import MicroBatches
+from fsdpfuzz.strategies import FOCUSES, cases
+from tests.unit.strategies.minimal import minimal
+from tests.unit.strategies.sample import sample
+
+
+def everything() -> list[CaseSpec]:
+    return [case for focus in FOCUSES for case in sample(focus).cases]
+
+
+def test_all_that_micro_batches_leave_for_later_is_drawn() -> None:
+    found = [case for case in everything() if case.micro_batches is not None]
+    assert all(map(is_sound, found))
+    for name in ("all_reduce_only", "keep_whole", "not_last"):
+        assert sum(getattr(case.micro_batches, name) for case in found) >= 10, name
+    shapes = {features(case)["mesh"] for case in found if case.micro_batches.all_reduce_only}  # type: ignore[union-attr]
+    assert shapes == {"one shard", "one replica", "both"}
+
+
+def test_every_factor_is_drawn_with_sums_and_without() -> None:
+    found = [case for case in everything() if case.divide_factor is not None]
+    assert all(case.api == "fsdp2" for case in found)
+    told = Counter(case.divide_factor for case in found)
+    factors = {told.factor for told in told if told is not None}
+    assert factors == {0.5, 1.0, 2.0, 3.0, 4.0}
+    assert {told.force_sum for told in told if told is not None} == {False, True}
+    assert 0.02 < len(found) / len(everything()) < 0.08
+
+
+def test_both_shrink_to_the_plainest_and_to_none() -> None:
+    found = minimal(cases(apis=("fsdp2",)), lambda case: case.divide_factor)
+    assert found.divide_factor == DivideFactor(factor=1.0, force_sum=True)
+    assert found.micro_batches is None
+    kept = minimal(cases(apis=("fsdp2",)), lambda c: c.micro_batches and c.micro_batches.keep_whole)
+    assert kept.micro_batches == MicroBatches(keep_whole=True)
+    assert kept.divide_factor is None
