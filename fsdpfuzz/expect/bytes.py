@@ -19,12 +19,12 @@ from fsdpfuzz.case import (
     Flip,
     Forward,
     Fsdp1Unit,
+    Lowering,
     Parameter,
     RequiresGrad,
     Step,
     ZeroGrad,
     called_units,
-    calls_below_the_root,
 )
 from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
@@ -141,15 +141,10 @@ def settled(a: Anatomy) -> bool:
 
 def grads_known(a: Anatomy) -> bool:
     """Whether every trainable parameter has a gradient at the end of the program."""
-    if a.frozen or not settled(a) or a.switches or any(not p.used for p in a.parameters):
-        return False
-    # A reentrant checkpoint lets gradients through only where an input asks for one.
-    if any(c.reentrant for c in a.case.checkpoints) and not a.case.inputs.needs_grad():
+    if Lowering(a).may_lack_grads or not settled(a):
         return False
     held = False
     for op in a.case.program:
-        if isinstance(op, Forward) and op.target:
-            return False
         if isinstance(op, Backward):
             held = True
         elif op.renews or (isinstance(op, ZeroGrad) and op.set_to_none):
@@ -236,19 +231,8 @@ def waiting_bytes(a: Anatomy, op: int, rank: int) -> int | None:
 
 
 def _all_there(a: Anatomy) -> bool:
-    """Whether a backward leaves a gradient of every parameter."""
-    case = a.case
-    reentrant = any(c.reentrant for c in case.checkpoints)
-    return not (
-        a.frozen
-        or case.held_out
-        or a.switches
-        or a.split_ties
-        or any(not p.used for p in a.parameters)
-        or (reentrant and not case.inputs.needs_grad())
-        or any(isinstance(op, Flip | RequiresGrad) for op in case.program)
-        or calls_below_the_root(case.program)
-    )
+    """Whether a backward leaves a gradient of every parameter, and steps clear all of them."""
+    return not (a.case.held_out or a.split_ties or Lowering(a).may_lack_grads)
 
 
 def _reduced_before(a: Anatomy, last: int) -> bool:
