@@ -17,7 +17,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp._common_utils import clean_tensor_name
 
-from fsdpfuzz.case import EPSILON, Anatomy, Lowering, StateDict, Step, coarsest_buffer
+from fsdpfuzz.case import (
+    EPSILON,
+    Anatomy,
+    Lowering,
+    StateDict,
+    Step,
+    cast_buffer,
+    coarsest_buffer,
+)
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect import optional_keys, state_keys
 from fsdpfuzz.observations import Comparison, WrongEntry
@@ -156,7 +164,16 @@ class StateWatch:
             for key, (shape, dtype) in self._forms.items()
             if (value := values.get(key)) is not None
             and (tuple(value.shape), value.dtype) != (shape, dtype)
+            and not (self._any_dtype(op, key) and tuple(value.shape) == shape)
         ]
+
+    def _any_dtype(self, op: int, key: str) -> bool:
+        """Whether it is a buffer that was cast: only local state does not restore its dtype."""
+        request = self._a.case.program[op]
+        local = isinstance(request, StateDict) and request.form == "local"
+        return (
+            local and key not in self._parameters and cast_buffer(self._a.at(op), key) is not None
+        )
 
     def _anywhere(self, mine: bool) -> bool:
         """Whether it is so on any rank."""
