@@ -13,6 +13,7 @@ from fsdpfuzz.case.inputs import Dense
 from fsdpfuzz.case.modules import Child, Sequential
 from fsdpfuzz.case.operations import (
     Backward,
+    ClearGrad,
     Flip,
     Forward,
     Op,
@@ -119,7 +120,7 @@ class Lowering:
         return (
             self.may_lack_backward
             or bool(a.case.frozen)
-            or any(isinstance(op, RequiresGrad) for op in a.case.program)
+            or any(isinstance(op, RequiresGrad | ClearGrad) for op in a.case.program)
             or bool(a.switches)
             or any(not p.used for p in a.parameters)
             or calls_below_the_root(a.case.program)

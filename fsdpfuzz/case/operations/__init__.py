@@ -9,6 +9,7 @@ from typing import get_args
 
 from fsdpfuzz.case.operations.backward import Backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, complete
+from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.case.operations.flip import Flip
 from fsdpfuzz.case.operations.forward import Forward
@@ -19,7 +20,19 @@ from fsdpfuzz.case.operations.state_dict import StateDict
 from fsdpfuzz.case.operations.step import Step
 from fsdpfuzz.case.operations.zero_grad import ZeroGrad
 
-Op = Forward | Backward | Step | ZeroGrad | Mode | RequiresGrad | Flip | StateDict | Rebuild | Clip
+Op = (
+    Forward
+    | Backward
+    | Step
+    | ZeroGrad
+    | Mode
+    | RequiresGrad
+    | Flip
+    | StateDict
+    | Rebuild
+    | ClearGrad
+    | Clip
+)
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
 """All operations, by name."""
@@ -29,6 +42,7 @@ complete(OPERATIONS.values())
 __all__ = [
     "OPERATIONS",
     "Backward",
+    "ClearGrad",
     "Clip",
     "Flip",
     "Forward",

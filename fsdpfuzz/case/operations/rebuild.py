@@ -124,6 +124,8 @@ def _saves_a_part(a: Anatomy) -> bool:
         match op.kind():
             case "backward":
                 went_back |= trained & used
+            case "clear_grad":
+                went_back -= set(getattr(op, "parameters", ()))
             case "step":
                 stepped |= went_back
             case "rebuild":

@@ -1,0 +1,19 @@
+"""A fault that shows only where the user drops gradients is found, reduced to it and scripted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fsdpfuzz.case import features
+from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+
+
+def test_a_gradient_that_comes_back(tmp_path: Path) -> None:
+    plant = "benchmarks.faults.plants:cleared_gradient_written_back"
+    summary = hunt(plant, tmp_path, number=150, apis=("fsdp1",))
+    found = found_by(summary, "grad_parity/mismatch/fsdp1")
+    case = case_of(found)
+    assert linears(case) <= 2
+    assert features(case)["cleared"] != "no"
+    assert features(case)["use_orig_params"] == "on"
+    assert_shown_by_its_script(found)

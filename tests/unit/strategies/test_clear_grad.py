@@ -1,0 +1,31 @@
+"""Gradients are dropped in one case in twenty or more, of parts of units and of whole ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fsdpfuzz.case import CaseSpec, features, is_sound
+from fsdpfuzz.case.operations.clear_grad import ClearGrad
+from fsdpfuzz.strategies import FOCUSES, cases
+from tests.unit.strategies.minimal import minimal
+from tests.unit.strategies.sample import sample
+
+
+def cleared(case: CaseSpec) -> list[ClearGrad]:
+    return [op for op in case.program if isinstance(op, ClearGrad)]
+
+
+def test_it_is_drawn_on_both_apis() -> None:
+    found = [case for focus in FOCUSES for case in sample(focus).cases]
+    having = [case for case in found if cleared(case)]
+    assert 0.04 < len(having) / len(found) < 0.16
+    assert all(map(is_sound, having))
+    drawn = Counter((case.api, features(case)["cleared"]) for case in having)
+    assert drawn.keys() == {(api, part) for api in ("fsdp1", "fsdp2") for part in ("part", "whole")}
+    assert drawn["fsdp1", "part"] > 10
+
+
+def test_it_shrinks_to_one_parameter_and_to_none() -> None:
+    (op,) = cleared(minimal(cases(), cleared))
+    assert len(op.parameters) == 1
+    assert cleared(minimal(cases())) == []
