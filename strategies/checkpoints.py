@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fsdpfuzz.case import TOKENS, Checkpoint, CheckpointKind, Dense, Fsdp1Plan, reentrant_scopes
+from fsdpfuzz.case.modules import SEVERAL
 from fsdpfuzz.strategies.drawing import Drawing
 
 MAX_CHECKPOINTS = 3
@@ -35,7 +36,9 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     if reentrant and not starts.isdisjoint(a.frozen):
         reentrant = False
     kinds = _KINDS if a.fsdp1 or reentrant else (*_KINDS, "composable")
-    paths = [p.path for p in a.places if not reentrant or p.width_in != TOKENS]
+    paths = [
+        p.path for p in a.places if not reentrant or (p.width_in != TOKENS and p.kind != SEVERAL)
+    ]
     paths.sort(key=lambda path: path not in a.options)
     chosen: list[Checkpoint] = []
     while paths and len(chosen) < MAX_CHECKPOINTS and (not chosen or d.chance(38)):

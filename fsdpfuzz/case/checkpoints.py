@@ -9,7 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
-from fsdpfuzz.case.modules import Repeat
+from fsdpfuzz.case.modules import SEVERAL, Repeat
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.forward import most_pending
 from fsdpfuzz.case.paths import within
@@ -283,6 +283,10 @@ def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) ->
     for i, checkpoint in enumerate(checkpoints):
         if checkpoint.reentrant and checkpoint.kind in ("offload", "composable"):
             raise CaseError(f"kind={checkpoint.kind!r} has no reentrant form", path=f"{at}[{i}]")
+        if checkpoint.reentrant and a.by_path[checkpoint.path].kind == SEVERAL:
+            # torch.utils.checkpoint says so: it looks for tensors in no nested structure.
+            text = "reentrant recomputation gives gradients to no tensors in a dict"
+            raise CaseError(text, path=f"{at}[{i}]")
 
 
 def _worst(scopes: Iterable[str]) -> str:

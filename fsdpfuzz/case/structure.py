@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
 
-_OTHER_KINDS = frozenset({"dropout", "switch", "positions", "encoder_layer", "transformer"})
+_OTHER_KINDS = frozenset(
+    {"dropout", "switch", "positions", "encoder_layer", "transformer", "outputs"}
+)
 
 
 class StructureDimension(Dimension):

@@ -25,7 +25,6 @@ from fsdpfuzz.case import (
     Step,
     ZeroGrad,
     called_units,
-    calls_below_the_root,
 )
 from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
@@ -234,19 +233,8 @@ def waiting_bytes(a: Anatomy, op: int, rank: int) -> int | None:
 
 
 def _all_there(a: Anatomy) -> bool:
-    """Whether a backward leaves a gradient of every parameter."""
-    case = a.case
-    reentrant = any(c.reentrant for c in case.checkpoints)
-    return not (
-        a.frozen
-        or case.held_out
-        or a.switches
-        or a.split_ties
-        or any(not p.used for p in a.parameters)
-        or (reentrant and not case.inputs.needs_grad())
-        or any(isinstance(op, Flip | RequiresGrad) for op in case.program)
-        or calls_below_the_root(case.program)
-    )
+    """Whether a backward leaves a gradient of every parameter, and steps clear all of them."""
+    return not (a.case.held_out or a.split_ties or Lowering(a).may_lack_grads)
 
 
 def _reduced_before(a: Anatomy, last: int) -> bool:

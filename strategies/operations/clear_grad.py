@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Backward, Forward, Fsdp1Unit, Op, StateDict
+from fsdpfuzz.case import Backward, Op
 from fsdpfuzz.case.operations.clear_grad import ClearGrad
+from fsdpfuzz.case.units.use_orig_params import is_flat
+from fsdpfuzz.strategies.operations import state_dict
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -14,28 +16,28 @@ def draw(program: Program) -> None:
     shows FSDP that they are gone. Shrinks towards none, then towards one parameter.
     """
     d = program.d
-    original = any(getattr(unit, "use_orig_params", False) for unit in d.a.options.values())
+    original = d.a.fsdp1 and not all(is_flat(d.a, unit) for unit in d.a.units)
     if d.parting != "never" or not d.trains or not d.chance(22 if original else 7):
         return
     where = [(i, at) for i, ops in enumerate(program.iterations) for at in _reduced(ops)]
-    i, at = d.pick(where)
+    # What an optimizer remembers of earlier steps goes on where a gradient is zero, not None.
+    i, at = d.pick([(i, at) for i, at in where if i] or where)
     # The plan may have changed by then; what no unit flattens can go by itself all along.
     groups = {owner: [p.fqn for p in ps if p.used] for owner, ps in d.a.managed.items()}
     owners = [owner for owner, names in groups.items() if names]
     if not owners or any(op.renews for gap in program.gaps for op in gap):
         return
     owner = d.pick(owners)
-    unit = None if owner is None else d.a.options[owner]
     names = groups[owner]
-    if isinstance(unit, Fsdp1Unit) and not unit.use_orig_params:
+    if is_flat(d.a, owner):
         names = [p.fqn for p in d.a.managed[owner]]
     else:
         flags, one = d.mask(len(names)), d.pick(names)
         some = [n for n, flag in zip(names, flags, strict=True) if flag and n != one]
         names = some or [one]
     cleared: list[Op] = [ClearGrad(parameters=tuple(names))]
-    if d.chance(40):
-        cleared.append(StateDict())
+    if d.chance(25):
+        cleared.append(state_dict.FULL)
     program.iterations[i][at:at] = cleared
 
 
@@ -43,8 +45,7 @@ def _reduced(ops: list[Op]) -> list[int]:
     """Where in an iteration gradients have just been reduced."""
     found, synchronised = [], True
     for i, op in enumerate(ops):
-        if isinstance(op, Forward) and op.waits:
-            synchronised = op.sync
-        elif isinstance(op, Backward) and synchronised:
+        synchronised = getattr(op, "sync", synchronised)
+        if isinstance(op, Backward) and synchronised:
             found.append(i + 1)
     return found[::-1]

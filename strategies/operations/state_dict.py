@@ -8,6 +8,7 @@ from fsdpfuzz.case import StateDict
 from fsdpfuzz.strategies.operations.program import Program
 
 MAX_STATES = 2
+FULL = StateDict()
 Form = Literal["full", "sharded", "local"]
 
 

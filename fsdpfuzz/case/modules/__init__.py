@@ -29,6 +29,7 @@ from fsdpfuzz.case.modules.linear import Linear
 from fsdpfuzz.case.modules.lora import Lora
 from fsdpfuzz.case.modules.matrix import Matrix
 from fsdpfuzz.case.modules.norm import Norm
+from fsdpfuzz.case.modules.outputs import SEVERAL, Outputs
 from fsdpfuzz.case.modules.positions import Positions
 from fsdpfuzz.case.modules.repeat import Repeat
 from fsdpfuzz.case.modules.residual import Residual
@@ -55,6 +56,7 @@ Node = (
     | Branches
     | Repeat
     | Switch
+    | Outputs
 )
 
 KINDS: dict[str, type[NodeBase]] = {kind.kind(): kind for kind in get_args(Node)}
@@ -68,6 +70,7 @@ for _kind in KINDS.values():
 
 CLASSES: dict[str, tuple[str, ...]] = {
     **{name: kind.classes for name, kind in KINDS.items() if kind.classes},
+    SEVERAL: ("steps.modules.outputs.Several",),
     "sided": ("steps.modules.branches.Sided",),
     "encoder_stack_layer": ("torch.nn.TransformerEncoderLayer",),
     "decoder_stack_layer": ("torch.nn.TransformerDecoderLayer",),
@@ -77,6 +80,7 @@ CLASSES: dict[str, tuple[str, ...]] = {
 __all__ = [
     "CLASSES",
     "KINDS",
+    "SEVERAL",
     "TOKENS",
     "Activation",
     "ActivationName",
@@ -96,6 +100,7 @@ __all__ = [
     "Node",
     "NodeBase",
     "Norm",
+    "Outputs",
     "Parameter",
     "Place",
     "Positions",

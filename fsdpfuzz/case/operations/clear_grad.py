@@ -13,6 +13,7 @@ from fsdpfuzz.case.dimension import Feature, Simpler, one
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.recipe import Call, Do, Statement, Variable, call, literal
+from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -50,9 +51,8 @@ class ClearGrad(OperationBase, tag="clear_grad", frozen=True, kw_only=True):
             raise CaseError("clear_grad where gradients are not reduced", path=at)
         named = set(a.canonical_names(self.parameters))
         for owner, parameters in a.managed.items():
-            flat = owner is not None and not getattr(a.options[owner], "use_orig_params", True)
             found = [p.fqn for p in parameters if p.fqn in named]
-            if flat and found and len(found) < len(parameters):
+            if is_flat(a, owner) and found and len(found) < len(parameters):
                 raise CaseError(
                     f"{found[0]!r} lies in a flat parameter: name all of it",
                     path=f"{at}.parameters",

@@ -31,6 +31,11 @@ def _mixes(a: Anatomy) -> bool:
     )
 
 
+def is_flat(a: Anatomy, owner: str | None) -> bool:
+    """Whether a unit shows its parameters as one flat parameter."""
+    return owner is not None and not getattr(a.options[owner], "use_orig_params", True)
+
+
 def differs_below_a_root(a: Anatomy, name: str) -> bool:
     """Whether units under one root have different values of an option."""
     for root in a.roots:
@@ -50,6 +55,7 @@ class UseOrigParams(Option):
         group="Sharding",
         values=("off", "on", "mixed"),
         apis=("fsdp1",),
+        excludes={"off": {"cleared": ("part", "mixed")}},
     )
     rejections: ClassVar[tuple[Rejection, ...]] = (
         Rejection(

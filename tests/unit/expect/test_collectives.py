@@ -31,8 +31,8 @@ from fsdpfuzz.case import (
     anatomy,
 )
 from fsdpfuzz.case.mesh import Mesh
-from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.case.micro_batches import MicroBatches
+from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.case.units import Precision
 from fsdpfuzz.expect import Traffic, traffic
 

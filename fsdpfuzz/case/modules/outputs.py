@@ -1,0 +1,78 @@
+"""A module that returns several tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fsdpfuzz.case.modules.base import (
+    Brought,
+    Build,
+    Called,
+    Child,
+    NodeBase,
+    Visit,
+    Walk,
+    changed,
+    keeps_batch,
+    keeps_width,
+    without_defaults,
+)
+from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.recipe import Value, call
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.modules import Node
+
+SEVERAL = "several"
+"""The kind of the module that returns them."""
+
+
+class Outputs(NodeBase, tag="outputs", frozen=True, kw_only=True):
+    """Calls a module that returns the means of the body's output and that output itself.
+
+    ``form`` is what holds the two; ``both`` adds them, else the first goes nowhere, and no
+    backward comes from it.
+    """
+
+    classes: ClassVar[tuple[str, ...]] = ("steps.modules.outputs.Outputs",)
+    body: Node
+    form: Literal["tuple", "dict", "dataclass"] = "tuple"
+    both: bool = False
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """Keeps the width."""
+        return keeps_width(self, self.body, width, at)
+
+    def rows_after(self, at: str = "$.model") -> int:
+        """Keeps the batch."""
+        return keeps_batch(self.body, at)
+
+    def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
+        """The module that returns them, and in it the body."""
+        body = Child("body", self.body, width, f"{at}.body")
+        yield Brought("inner", SEVERAL, width, width, child=body)
+
+    def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
+        """The module, and in it the body."""
+        inner = join(path, "inner")
+        yield Called(inner, grad, x, asked=True)
+        return (yield from walk.visit(self.body, join(inner, "body"), x, grad=grad))
+
+    def module(self, width: int, build: Build) -> Value:
+        """A module of ours."""
+        body = build(Child("inner.body", self.body, width))
+        inner = call("steps.modules.outputs.Several", body, self.form)
+        options = without_defaults(self, both="both")
+        return call("steps.modules.outputs.Outputs", inner, **options)
+
+    def words(self) -> list[str]:
+        """``dict``, ``both``."""
+        return [self.form, "both"] if self.both else [self.form]
+
+    def simpler(self) -> Iterator[Node]:
+        """In a tuple; of which the second counts alone."""
+        if self.form != "tuple":
+            yield changed(self, form="tuple")
+        if self.both:
+            yield changed(self, both=False)
