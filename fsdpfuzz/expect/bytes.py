@@ -140,9 +140,13 @@ def settled(a: Anatomy) -> bool:
 
 
 def grads_known(a: Anatomy) -> bool:
-    """Whether every trainable parameter has a gradient at the end of the program."""
+    """Whether every trainable parameter has a gradient at the end of the program, in float32."""
     if Lowering(a).may_lack_grads or not settled(a):
         return False
+    if any(
+        unit.precision is not None and unit.precision.keep_low_grads for unit in a.case.plan.units
+    ):
+        return False  # in param_dtype or, under NO_SHARD, in reduce_dtype
     held = False
     for op in a.case.program:
         if isinstance(op, Backward):

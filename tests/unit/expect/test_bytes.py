@@ -106,6 +106,13 @@ def test_fsdp1_has_gradients_of_its_part_of_each_original_parameter() -> None:
     assert [grad_bytes(frozen, rank) for rank in (0, 1)] == [4 * 3, 4 * 14]
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_gradients_that_are_kept_low_have_an_unknown_width(keep: bool) -> None:
+    """FSDP1 leaves them in ``param_dtype``, and where it does not shard in ``reduce_dtype``."""
+    low = Precision(param="bfloat16", reduce="float32", keep_low_grads=keep)
+    assert grads_known(case(fsdp1(precision=low), (Forward(), Backward()))) is not keep
+
+
 def test_a_tied_parameter_counts_once() -> None:
     square: dict[str, Any] = {
         "model": Sequential(children=(Linear(out=4, bias=False), Linear(out=4, bias=False))),
