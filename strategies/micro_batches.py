@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Forward
 from fsdpfuzz.case.micro_batches import MicroBatches
+from fsdpfuzz.case.operations.forward import accumulates
 from fsdpfuzz.strategies.drawing import Drawing
 
 
@@ -24,4 +24,4 @@ def draw(d: Drawing) -> None:
 
 def leaves_for_later(d: Drawing) -> bool:
     """Whether fsdp2 goes through micro-batches that do not synchronise."""
-    return not d.a.fsdp1 and any(isinstance(op, Forward) and not op.sync for op in d.case.program)
+    return not d.a.fsdp1 and accumulates(d.case.program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Optimizer, Step
+from fsdpfuzz.case.units.precision import keeps_low_grads
 from fsdpfuzz.strategies.drawing import Drawing
 
 
@@ -16,7 +17,7 @@ def draw(d: Drawing) -> None:
     name = d.pick(("sgd", "sgd", "sgd", "sgd", "adam", "adamw"))
     foreach = d.pick((None, None, False, True))
     momentum = d.pick((0.9, 0.9, 0.0))  # drawn for all: fewer choices would look simpler
-    if any(u.precision and u.precision.keep_low_grads for u in d.a.options.values()):
+    if keeps_low_grads(d.a.options.values()):
         name, foreach = "sgd", False
     if d.trains and not any(isinstance(op, Step) for op in d.case.program):
         d.put(optimizer=None)

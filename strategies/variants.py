@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from fsdpfuzz.case import Checkpoint, Dense, RequiresGrad, Variant, mixed_units
-from fsdpfuzz.case.operations import OptimState
 from fsdpfuzz.strategies import checkpoints
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -43,7 +42,7 @@ def _held_out(d: Drawing) -> None:
     case = d.case
     changes = d.parting != "never" or any(
         # What the optimizer never held fsdp1 cannot save with its state.
-        isinstance(op, RequiresGrad | OptimState) or op.joins_gradients or op.renews
+        isinstance(op, RequiresGrad) or op.saves_optimizer or op.joins_gradients or op.renews
         for op in case.program
     )
     reentrant = any(c.reentrant for c in case.checkpoints)

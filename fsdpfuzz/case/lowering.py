@@ -27,6 +27,7 @@ from fsdpfuzz.case.operations.forward import calls_below_the_root, most_pending
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import (
     MODEL,
+    OPTIMIZER,
     Call,
     Do,
     Index,
@@ -39,6 +40,7 @@ from fsdpfuzz.case.recipe import (
     Unsynchronised,
     Value,
     Variable,
+    Who,
     With,
     call,
     literal,
@@ -185,12 +187,17 @@ class Lowering:
 
     def _wrapped(self, shard: str) -> Iterator[Do]:
         """Puts FSDP around the model, and an optimizer beside it."""
-        optimizer = self.a.case.optimizer
         yield Do(call=call(f"recipe.{shard}", MODEL), into=(MODEL,))
         named = call("steps.names.parameters", MODEL, self.prefixed)
         yield Do(call=named, into=(_NAMED,))
-        if self.has_optimizer and optimizer is not None:
-            yield Do(call=optimizer.made(self.trained()), into=(Variable("optimizer"),))
+        if self.has_optimizer:
+            yield from self.new_optimizer()
+
+    def new_optimizer(self, *, who: Who = "both") -> Iterator[Do]:
+        """An optimizer over the parameters that the case does not hold out."""
+        optimizer = self.a.case.optimizer
+        if optimizer is not None:
+            yield Do(call=optimizer.made(self.trained()), into=(OPTIMIZER,), who=who)
 
     def next_index(self) -> Index:
         """The number of the next forward."""
@@ -346,7 +353,7 @@ class Lowering:
         tracked = "mem_tracker" in case.probes
         operations = tuple(self._operations())
         if tracked:
-            optimizer: Value = Variable("optimizer") if self.has_optimizer else None
+            optimizer: Value = OPTIMIZER if self.has_optimizer else None
             tracker = Variable("tracker")
             yield Do(call=call(TRACKER, MODEL, optimizer), into=(tracker,))
             yield With(context=tracker, body=operations)

@@ -38,6 +38,9 @@ class MemTrackerDimension(Dimension):
                     "refrozen": ("yes", "after lone forward"),
                     "masked": ("some", "all"),
                     "state_dict": ("full", "sharded", "several"),
+                    "optim_state": ("full", "sharded", "several"),
+                    "clip": ("2", "1", "inf", "1 and 2", "inf and other"),
+                    "full_params": ("read", "written"),
                 },
             },
         )

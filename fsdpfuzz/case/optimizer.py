@@ -110,3 +110,8 @@ class OptimizerDimension(Dimension):
             yield Simpler(replace(case, optimizer=plain), f"foreach={optimizer.foreach}")
         if optimizer.momentum == 0.0 and optimizer.name == "sgd":
             yield Simpler(replace(case, optimizer=replace(optimizer, momentum=0.9)))
+
+
+def makes_steps(case: CaseSpec) -> bool:
+    """Whether there is an optimizer, and the program steps it."""
+    return case.optimizer is not None and any(op.kind() == "step" for op in case.program)

@@ -169,6 +169,7 @@ class Recipe:
 
 
 MODEL = Variable("model")
+OPTIMIZER = Variable("optimizer")
 
 
 def call(function: str | Variable | Inside, *args: Value, **options: Value) -> Call:

@@ -26,7 +26,7 @@ from fsdpfuzz.case import (
     ZeroGrad,
     called_units,
 )
-from fsdpfuzz.case.units.precision import reduced_in
+from fsdpfuzz.case.units.precision import keeps_low_grads, reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
 
 ITEM = 4
@@ -143,9 +143,7 @@ def grads_known(a: Anatomy) -> bool:
     """Whether every trainable parameter has a gradient at the end of the program, in float32."""
     if Lowering(a).may_lack_grads or not settled(a):
         return False
-    if any(
-        unit.precision is not None and unit.precision.keep_low_grads for unit in a.case.plan.units
-    ):
+    if keeps_low_grads(a.case.plan.units):
         return False  # in param_dtype or, under NO_SHARD, in reduce_dtype
     held = False
     for op in a.case.program:

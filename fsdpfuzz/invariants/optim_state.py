@@ -5,7 +5,7 @@ from __future__ import annotations
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.operations.optim_state import OPTIM_STATE, OptimState
-from fsdpfuzz.case.recipe import Inside, Variable, call
+from fsdpfuzz.case.recipe import OPTIMIZER, Inside, Variable, call
 from fsdpfuzz.invariants.evidence import NAMED, RIGHT, SEEN, Evidence, bound, judged
 from fsdpfuzz.invariants.parity import WholeParity
 from fsdpfuzz.verdict import Finding
@@ -24,7 +24,7 @@ class OptimizerState(WholeParity):
         """The entry of the state dict where every rank has it under its names, else a table."""
         op = a.case.program[finding.op]
         _, fqn, entry = parts_of(finding.name)
-        optimizer, saved = Variable("optimizer"), Variable("saved")
+        optimizer, saved = OPTIMIZER, Variable("saved")
         if not isinstance(op, OptimState) or op.flatten or op.on_rank0 or entry == "lr":
             return super().evidence(a, finding)
         if finding.detail.endswith("-missing"):

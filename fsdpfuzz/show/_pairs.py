@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import get_args
 
 import msgspec
@@ -161,7 +162,38 @@ def group_of(option: str) -> str:
 
 
 def _exclusive(a: Value, b: Value) -> bool:
-    """Whether the meaning of two values rules out that a case takes both."""
+    """Whether the meaning of two values rules out that a case takes both.
+
+    Also where the two leave a third option no value: what needs an optimizer's state, which
+    needs steps, is apart from no optimizer. An option without any value beside one of them alone
+    is just not taken.
+    """
+    first, second = _ruled_out(a.option, a.value), _ruled_out(b.option, b.value)
+    if b.value in first.get(b.option, ()):
+        return True
+    apis = _apis(a) & _apis(b)
+    for name in first.keys() & second.keys() - {a.option, b.option}:
+        every = frozenset(FEATURES[name].values)
+        lost = first[name] | second[name]
+        if every <= lost and lost not in (first[name], second[name]):
+            return apis.issubset(FEATURES[name].apis)
+    return False
+
+
+@cache
+def _ruled_out(option: str, value: str) -> dict[str, frozenset[str]]:
+    """The values of each other option that one rules out."""
+    own = Value(option=option, value=value)
+    found = {}
+    for name, feature in FEATURES.items():
+        others = [Value(option=name, value=text) for text in feature.values]
+        apart = frozenset(other.value for other in others if _apart(own, other))
+        if apart and name != option:
+            found[name] = apart
+    return found
+
+
+def _apart(a: Value, b: Value) -> bool:
     return not _apis(a) & _apis(b) or _excludes(a, b) or _excludes(b, a)
 
 

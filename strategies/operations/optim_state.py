@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fsdpfuzz.case import Forward, RequiresGrad, Step, ZeroGrad
+from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.operations.optim_state import OptimState, may_lack_state
+from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.strategies.operations.program import Program
+from fsdpfuzz.strategies.operations.step import gaps_after_a_step
+from fsdpfuzz.strategies.operations.zero_grad import TO_NONE
 
 _FORMS: tuple[Literal["full", "sharded"], ...] = ("full", "sharded")
 
@@ -19,13 +22,8 @@ def draw(program: Program) -> None:
     d = program.d
     if d.parting != "never" or d.a.switches or not d.chance(4, state_dict=20):
         return
-    stepped = [
-        gap
-        for gap, before in zip(program.gaps[1:], program.iterations, strict=True)
-        if any(isinstance(op, Step) for op in before)
-    ]
-    changing = any(isinstance(op, RequiresGrad) for op in program.operations())
-    changing = changing or any(isinstance(op, Forward) and op.target for op in program.operations())
+    stepped, ops = gaps_after_a_step(program), program.operations()
+    changing = changes_training(ops) or calls_below_the_root(ops)
     for _ in range(d.between(1, 2) if stepped else 0):
         form, own = d.pick(_FORMS), d.chance(40) and d.a.fsdp1
         offload, broadcast, fresh = d.chance(25), d.chance(25), d.chance(40)
@@ -33,11 +31,11 @@ def draw(program: Program) -> None:
         asked = OptimState(
             form=form,
             own=own,
-            cpu_offload=offload,
+            offload=offload,
             broadcast=broadcast and form == "full",
             flatten=flatten and not own,
             strict=own or not (lenient or changing or may_lack_state(d.a)),
             ignore_frozen=ignore and not own,
             fresh=fresh,
         )
-        d.pick(stepped).extend([ZeroGrad(), asked] if fresh else [asked])
+        d.pick(stepped).extend([TO_NONE, asked] if fresh else [asked])

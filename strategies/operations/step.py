@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Step
+from fsdpfuzz.case import Op, Step
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -12,3 +12,12 @@ def draw(program: Program) -> None:
         return
     for iteration in program.iterations:
         iteration.append(Step())
+
+
+def gaps_after_a_step(program: Program) -> list[list[Op]]:
+    """The gaps right behind an iteration that steps."""
+    return [
+        gap
+        for gap, before in zip(program.gaps[1:], program.iterations, strict=True)
+        if any(isinstance(op, Step) for op in before)
+    ]

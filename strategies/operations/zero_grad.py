@@ -5,6 +5,9 @@ from __future__ import annotations
 from fsdpfuzz.case import ZeroGrad
 from fsdpfuzz.strategies.operations.program import Program
 
+TO_NONE = ZeroGrad()
+"""PyTorch's default."""
+
 
 def draw(program: Program) -> None:
     """Between all iterations, in either way; in few programs never.

@@ -34,10 +34,6 @@ class ClearGrad(OperationBase, tag="clear_grad", frozen=True, kw_only=True):
             "(of whole units), mixed",
             group="Training",
             values=("no", "part", "whole", "mixed"),
-            excludes={
-                "part": {"use_orig_params": ("off",)},
-                "mixed": {"use_orig_params": ("off",)},
-            },
         )
     }
     needs_reduced: ClassVar[bool] = True

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 TOTAL_NORM = "total_norm"
 _UTILITY = "torch.nn.utils.clip_grad_norm_"
 _TYPES = ("2", "1", "inf", "1 and 2", "inf and other")
-_UNTRACKED = {"mem_tracker": ("on",)}
 
 
 class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
@@ -39,7 +38,7 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
             values=("no", *_TYPES),
             excludes={
                 "no": {"clip_error": ("on",), "clips": ("1", "2+")},
-                **dict.fromkeys(_TYPES, _UNTRACKED | {"clips": ("0",)}),
+                **{kind: {"clips": ("0",)} for kind in _TYPES},
             },
         ),
         "clips": Feature(
@@ -48,8 +47,7 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
             values=("0", "1", "2+"),
             excludes={
                 "0": {"clip_error": ("on",)},
-                "1": _UNTRACKED | {"clip": ("1 and 2", "inf and other")},
-                "2+": _UNTRACKED,
+                "1": {"clip": ("1 and 2", "inf and other")},
             },
         ),
         "clip_error": Feature(

@@ -183,6 +183,16 @@ def calls_by_the_book(a: Anatomy) -> bool:
     return True
 
 
+def accumulates(program: Iterable[object]) -> bool:
+    """Whether gradients of some forward are not reduced in its backward."""
+    return any(isinstance(op, Forward) and not op.sync for op in program)
+
+
+def leaves_units_whole(program: Iterable[object]) -> bool:
+    """Whether some forward has no backward, after which fsdp2's units may stay whole."""
+    return any(isinstance(op, Forward) and not op.waits for op in program)
+
+
 def most_pending(case: CaseSpec) -> int:
     """The largest number of losses that wait for one backward."""
     return _most(case, lambda op: op.waits)

@@ -10,10 +10,12 @@ import msgspec
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.operations.forward import Forward
-from fsdpfuzz.case.operations.requires_grad import RequiresGrad
-from fsdpfuzz.case.operations.step import Step
-from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
+from fsdpfuzz.case.operations.forward import calls_below_the_root, leaves_units_whole
+from fsdpfuzz.case.operations.requires_grad import changes_training
+from fsdpfuzz.case.operations.state_dict import dcp_options
+from fsdpfuzz.case.optimizer import makes_steps
+from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
+from fsdpfuzz.case.units.reshard_after_forward import told_to_reshard
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
 
 OPTIM_STATE = "optim_state"
 _DCP = "torch.distributed.checkpoint.state_dict"
-_FLAGS = ("cpu_offload", "broadcast", "flatten", "ignore_frozen", "fresh")
+_FLAGS = ("offload", "broadcast", "flatten", "ignore_frozen", "fresh")
 _SAID = {
     "own": "fsdp1's own",
-    "cpu_offload": "to CPU",
+    "offload": "to CPU",
     "broadcast": "broadcast",
     "flatten": "flattened",
     "ignore_frozen": "ignore frozen",
@@ -36,11 +38,7 @@ _NONE: Mapping[str, tuple[str, ...]] = {
     f"optim_{name}": ("on",) for name in ("own", "offload", "broadcast", "flatten", "fresh")
 }
 
-_NEEDS: Mapping[str, tuple[str, ...]] = {
-    "optimizer": ("none",),
-    "steps": ("0",),
-    "mem_tracker": ("on",),
-}
+_NEEDS: Mapping[str, tuple[str, ...]] = {"optimizer": ("none",)}
 
 
 class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
@@ -67,40 +65,36 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             group="State",
             values=ON,
             apis=("fsdp1",),
-            excludes={"on": _NEEDS},
         ),
         "optim_offload": Feature(
             about="on when the optimizer's state is offloaded to the CPU",
             group="State",
             values=ON,
-            excludes={"on": _NEEDS},
         ),
         "optim_broadcast": Feature(
             about="on when rank 0's state of the optimizer is broadcast",
             group="State",
             values=ON,
-            excludes={"on": _NEEDS},
         ),
         "optim_flatten": Feature(
             about="on when the optimizer's state dict is flattened",
             group="State",
             values=ON,
-            excludes={"on": _NEEDS},
         ),
         "optim_fresh": Feature(
             about="on when the state is loaded into a new optimizer",
             group="State",
             values=ON,
-            excludes={"on": _NEEDS},
         ),
     }
     needs_reduced: ClassVar[bool] = True
+    saves_optimizer: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = (OPTIM_STATE,)
 
     form: Literal["full", "sharded"] = "full"
     own: bool = False
     """By fsdp1's own API."""
-    cpu_offload: bool = False
+    offload: bool = False
     broadcast: bool = False
     """``broadcast_from_rank0``; of fsdp1's own API ``rank0_only``."""
     flatten: bool = False
@@ -117,14 +111,14 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
 
         The common API documents so of a full state dict that is offloaded.
         """
-        return self.form == "full" and (self.broadcast or (self.cpu_offload and not self.own))
+        return self.form == "full" and (self.broadcast or (self.offload and not self.own))
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """Between iterations, once the optimizer has made a step; the form has the option."""
         case = a.case
         if progress.pending or not progress.reduced:
             raise CaseError("the optimizer's state in the middle of an iteration", path=at)
-        if case.optimizer is None or not any(isinstance(op, Step) for op in case.program):
+        if not makes_steps(case):
             raise CaseError("no optimizer makes a step", path=at)
         if case.probes:
             raise CaseError("a tracked program saves no state", path=at)
@@ -143,7 +137,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """Saved, written as a table, and loaded into what has lost it."""
-        a, saved, optimizer = lowering.a, Variable("saved"), Variable("optimizer")
+        saved, optimizer = Variable("saved"), OPTIMIZER
         found, device = Variable(OPTIM_STATE), Variable("device")
         full = self.form == "full"
         rank0 = self.on_rank0
@@ -165,28 +159,25 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         yield Do(call=plain, into=(found,), who="reference", looks=True)
         if not lowering.loads_state:
             return
-        if self.fresh and a.case.optimizer is not None:
-            made = a.case.optimizer.made(lowering.trained())
-            yield Do(call=made, into=(optimizer,), who="fsdp")
+        if self.fresh:
+            yield from lowering.new_optimizer(who="fsdp")
         else:
             yield Do(call=call("steps.optim_state.forget", optimizer), who="fsdp")
         yield Do(call=load, who="fsdp")
 
     def _own(self, rank0: bool) -> dict[str, Value]:
-        given: dict[str, Value] = {"offload": True} if self.cpu_offload else {}
+        given: dict[str, Value] = {"offload": True} if self.offload else {}
         return given | ({"rank0": True} if rank0 else {})
 
     def _options(self) -> dict[str, Value]:
-        """Those of ``StateDictOptions`` that differ from its defaults."""
-        given = {
-            "full_state_dict": self.form == "full",
-            "cpu_offload": self.cpu_offload,
-            "ignore_frozen_params": self.ignore_frozen,
-            "flatten_optimizer_state_dict": self.flatten,
-            "broadcast_from_rank0": self.broadcast,
-        }
-        options: dict[str, Value] = {name: True for name, told in given.items() if told}
-        return options | ({} if self.strict else {"strict": False})
+        return dcp_options(
+            full=self.form == "full",
+            offload=self.offload,
+            ignore_frozen=self.ignore_frozen,
+            flatten=self.flatten,
+            broadcast=self.broadcast,
+            strict=self.strict,
+        )
 
     def words(self) -> str:
         """``optimizer state, full, to CPU``."""
@@ -201,7 +192,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         yield "optim_state", one((op.form for op in found), several="several")
         if a.fsdp1:
             yield "optim_own", on(any(op.own for op in found))
-        yield "optim_offload", on(any(op.cpu_offload for op in found))
+        yield "optim_offload", on(any(op.offload for op in found))
         yield "optim_broadcast", on(any(op.broadcast for op in found))
         yield "optim_flatten", on(any(op.flatten for op in found))
         yield "optim_fresh", on(any(op.fresh for op in found))
@@ -238,9 +229,7 @@ def _may_be_whole(lowering: Lowering) -> bool:
     a = lowering.a
     if a.fsdp1:
         return False
-    told = any(getattr(u, "reshard_after_forward", None) is not None for u in a.options.values())
-    lone = any(isinstance(op, Forward) and not op.waits for op in a.case.program)
-    return told or lone or lowering.may_lack_grads
+    return told_to_reshard(a) or leaves_units_whole(a.case.program) or lowering.may_lack_grads
 
 
 def may_lack_state(a: Anatomy) -> bool:
@@ -255,6 +244,6 @@ def may_lack_state(a: Anatomy) -> bool:
         or bool(case.held_out)
         or bool(a.switches)
         or any(not p.used and p.fqn not in a.frozen for p in a.parameters)
-        or any(isinstance(op, RequiresGrad) for op in case.program)
-        or any(isinstance(op, Forward) and op.target for op in case.program)
+        or changes_training(case.program)
+        or calls_below_the_root(case.program)
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.dimension import Feature, Simpler
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
+from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.wrap import Plan, check_plan, simpler_plans
 from fsdpfuzz.errors import CaseError
 
@@ -68,7 +68,7 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """Save, make anew, load; what the plain model has of gradients goes, too."""
         folder = Variable("folder")
-        optimizer: Value = Variable("optimizer") if lowering.has_optimizer else None
+        optimizer: Value = OPTIMIZER if lowering.has_optimizer else None
         device = Variable("device")
         saved = call("steps.rebuild.save", MODEL, optimizer, device)
         yield Do(call=saved, into=(folder,), who="fsdp")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import ParameterName
@@ -60,6 +60,11 @@ class RequiresGrad(OperationBase, tag="requires_grad", frozen=True, kw_only=True
         changes = any(isinstance(op, Flip | RequiresGrad) for op in a.case.program)
         lone = changes and changes_after_lone_forward(a)
         yield "refrozen", ("after lone forward" if lone else "yes") if changes else "no"
+
+
+def changes_training(program: Iterable[object]) -> bool:
+    """Whether some operation freezes or unfreezes parameters by name."""
+    return any(isinstance(op, RequiresGrad) for op in program)
 
 
 def changes_after_lone_forward(a: Anatomy) -> bool:

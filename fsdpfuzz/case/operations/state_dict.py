@@ -127,3 +127,24 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
 def taken_in(case: CaseSpec) -> list[StateDict]:
     """The state dicts of a program."""
     return [op for op in case.program if isinstance(op, StateDict)]
+
+
+def dcp_options(
+    *,
+    full: bool,
+    offload: bool = False,
+    broadcast: bool = False,
+    flatten: bool = False,
+    ignore_frozen: bool = False,
+    strict: bool = True,
+) -> dict[str, Value]:
+    """The arguments of ``StateDictOptions`` that differ from its defaults."""
+    given = {
+        "full_state_dict": full,
+        "cpu_offload": offload,
+        "ignore_frozen_params": ignore_frozen,
+        "flatten_optimizer_state_dict": flatten,
+        "broadcast_from_rank0": broadcast,
+    }
+    options: dict[str, Value] = {name: True for name, asked in given.items() if asked}
+    return options | ({} if strict else {"strict": False})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.recipe import Do, Statement, Variable, call
+from fsdpfuzz.case.recipe import OPTIMIZER, Do, Statement, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Step(OperationBase, tag="step", frozen=True, kw_only=True):
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """The optimizer's own."""
         if lowering.has_optimizer:
-            yield Do(call=call(".step", Variable("optimizer")))
+            yield Do(call=call(".step", OPTIMIZER))
 
     def words(self) -> str:
         """Its name."""

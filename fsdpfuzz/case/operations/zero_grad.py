@@ -9,7 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.dimension import Feature, Simpler, one
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
+from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, call
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -36,7 +36,7 @@ class ZeroGrad(OperationBase, tag="zero_grad", frozen=True, kw_only=True):
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """As a user does: on the optimizer if there is one."""
-        owner = Variable("optimizer") if lowering.has_optimizer else MODEL
+        owner = OPTIMIZER if lowering.has_optimizer else MODEL
         options: dict[str, Value] = {} if self.set_to_none else {"set_to_none": False}
         yield Do(call=call(".zero_grad", owner, **options))
         lowering.reduced = False

@@ -245,3 +245,8 @@ def coarsest_buffer(a: Anatomy) -> Dtype | None:
         if unit.precision is not None and unit.precision.buffer is not None
     ]
     return max(names, key=lambda name: EPSILON[name], default=None)
+
+
+def keeps_low_grads(units: Iterable[Unit]) -> bool:
+    """Whether some unit leaves its gradients in low precision."""
+    return any(unit.precision is not None and unit.precision.keep_low_grads for unit in units)

@@ -78,3 +78,10 @@ class ReshardAfterForward(Option):
                 "sharded over",
                 path=at,
             )
+
+
+def told_to_reshard(a: Anatomy) -> bool:
+    """Whether a unit is told how a forward leaves it, instead of by default."""
+    return any(
+        getattr(unit, "reshard_after_forward", None) is not None for unit in a.options.values()
+    )

@@ -32,9 +32,9 @@ LAYERS = Sequential(children=(Linear(out=3), Linear(out=2)))
 TRAIN: tuple[Op, ...] = (Forward(), Backward(), Step())
 OPTIMIZER, SAVED, DEVICE = Variable("optimizer"), Variable("saved"), Variable("device")
 EVERYTHING = OptimState(
-    cpu_offload=True, broadcast=True, flatten=True, strict=False, ignore_frozen=True, fresh=True
+    offload=True, broadcast=True, flatten=True, strict=False, ignore_frozen=True, fresh=True
 )
-OWN = OptimState(form="sharded", own=True, cpu_offload=True)
+OWN = OptimState(form="sharded", own=True, offload=True)
 
 
 def asked(*ops: Op, api: str = "fsdp1", **changes: object) -> CaseSpec:
@@ -150,7 +150,7 @@ def test_state_is_taken_compared_lost_and_loaded() -> None:
 
 def test_what_rank_0_alone_has_is_broadcast_into_a_new_optimizer() -> None:
     room = "steps.optim_state"
-    case = asked(ZeroGrad(), OptimState(cpu_offload=True, fresh=True), api="fsdp2")
+    case = asked(ZeroGrad(), OptimState(offload=True, fresh=True), api="fsdp2")
     options = given(full_state_dict=True, cpu_offload=True)
     assert case.optimizer is not None
     made = case.optimizer.made(call(".parameters", MODEL))
@@ -188,7 +188,7 @@ def test_plainer_neighbours() -> None:
 
     replace = msgspec.structs.replace
     assert ops(asked(ZeroGrad(), EVERYTHING, api="fsdp2")) == [
-        (replace(EVERYTHING, cpu_offload=False), "optimizer state to CPU"),
+        (replace(EVERYTHING, offload=False), "optimizer state to CPU"),
         (replace(EVERYTHING, broadcast=False), "optimizer state broadcast"),
         (replace(EVERYTHING, flatten=False), "optimizer state flattened"),
         (replace(EVERYTHING, ignore_frozen=False), "optimizer state ignore frozen"),
@@ -197,7 +197,7 @@ def test_plainer_neighbours() -> None:
     ]
     assert [op for op, _ in ops(asked(OWN))] == [
         replace(OWN, own=False),
-        replace(OWN, cpu_offload=False),
+        replace(OWN, offload=False),
         replace(OWN, form="full"),
     ]
     assert ops(asked(OptimState())) == []

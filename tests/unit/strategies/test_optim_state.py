@@ -29,7 +29,7 @@ def test_every_option_is_drawn_in_both_apis() -> None:
     for api in ("fsdp1", "fsdp2"):
         ops = [op for case in found if case.api == api for op in asked(case)]
         assert {op.form for op in ops} == {"full", "sharded"}
-        for option in ("cpu_offload", "broadcast", "flatten", "ignore_frozen", "fresh"):
+        for option in ("offload", "broadcast", "flatten", "ignore_frozen", "fresh"):
             assert sum(getattr(op, option) for op in ops) >= 3, option
         assert {op.strict for op in ops} == {False, True}
         assert any(op.own for op in ops) is (api == "fsdp1")
