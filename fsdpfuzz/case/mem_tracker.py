@@ -40,6 +40,7 @@ class MemTrackerDimension(Dimension):
                     "state_dict": ("full", "sharded", "several"),
                     "optim_state": ("full", "sharded", "several"),
                     "clip": ("2", "1", "inf", "1 and 2", "inf and other"),
+                    "cleared": ("part", "whole", "mixed"),
                     "full_params": ("read", "written"),
                 },
             },

@@ -19,6 +19,7 @@ OPTIM: Values = {
     **{f"optim_{n}": ON for n in ("own", "offload", "broadcast", "flatten", "fresh")},
 }
 """The optimizer's state dict, and its options."""
+CLEARED = ("part", "whole", "mixed")
 FSDP2: Values = {name: one.values for name, one in FEATURES.items() if one.apis == ("fsdp2",)}
 """What fsdp1 does not have."""
 
@@ -108,9 +109,10 @@ NOT_DRAWN: tuple[Together, ...] = (
             "kept_without_gradient": ON,
             "sharding": ("SHARD_GRAD_OP",),
             "reshard_after_forward": ("int",),
-            "freeze": ("all", "adapters"),
+            "freeze": ("all", "adapters", "alternate"),
             "mixed_unit": ON,
             "zero_grad": ("never",),
+            "cleared": CLEARED,
             "optimizer": ("none",),
             "state_dict": ("full", "sharded", "local", "several"),
             "state_offload": ON,
@@ -185,6 +187,8 @@ NOT_DRAWN: tuple[Together, ...] = (
             "kept_after_backward": ON,
             "not_last_backward": ON,
             "state_dict": ("no",),
+            "masked": ("some", "all"),
+            "cleared": CLEARED,
             **OPTIM,
         },
     ),
@@ -211,6 +215,21 @@ NOT_DRAWN: tuple[Together, ...] = (
             "scalar": ON,
             "loss": ("sum",),
         },
+    ),
+    (
+        "an optimizer steps one parameter after the other where gradients have another dtype",
+        {"low_grads": ON},
+        {"foreach": ("default", "on"), "optimizer": ("adam", "adamw")},
+    ),
+    (
+        "fsdp1's root leaves inputs as they are only where each unit casts its own",
+        {"uncast_root": ON},
+        {"input_casts": OFF},
+    ),
+    (
+        "gradients are dropped before a new optimizer takes its state",
+        {"optim_fresh": ON},
+        {"zero_grad": ("never", "zero")},
     ),
     (
         "all is frozen where the inputs require grad, and tokens cannot",

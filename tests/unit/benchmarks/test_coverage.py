@@ -1,0 +1,76 @@
+"""What is counted of coverage's report, and what is said of functions that nobody enters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benchmarks.coverage import UNKNOWN, group_of, reason_for, show
+
+ROOT = Path(__file__).parents[3]
+PARAM = "/x/torch/distributed/fsdp/_fully_shard/_fsdp_param.py"
+
+
+def function(covered: int, of: int, branches: int = 0) -> dict[str, Any]:
+    return {
+        "summary": {
+            "covered_lines": covered,
+            "num_statements": of,
+            "covered_branches": branches,
+            "num_branches": 2 * branches,
+        }
+    }
+
+
+def test_statements_of_functions_count_and_those_of_modules_do_not() -> None:
+    functions = {
+        "": function(0, 50),
+        "a": function(3, 4, 1),
+        "b": function(0, 6),
+        "c": function(0, 0),
+    }
+    found = {"title": "t", "files": {PARAM: {"functions": functions}}}
+    told = show(found, Console(quiet=True))
+    assert told["groups"]["FSDP2"] == {
+        "lines": 3,
+        "of_lines": 10,
+        "branches": 1,
+        "of_branches": 2,
+    }
+    assert told["groups"]["FSDP1"]["of_lines"] == 0
+    assert [row["function"] for row in told["never"]] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("file", "group"),
+    [
+        (PARAM, "FSDP2"),
+        ("/x/torch/distributed/fsdp/api.py", "FSDP1"),
+        ("/x/torch/distributed/_composable/replicate.py", "composable"),
+        ("/x/torch/distributed/checkpoint/state_dict.py", "state_dict.py"),
+    ],
+)
+def test_a_file_is_of_one_api(file: str, group: str) -> None:
+    assert group_of(file) == group
+
+
+def test_a_function_without_a_reason_says_so() -> None:
+    assert reason_for("distributed/fsdp/_fully_shard/x.py", "SymmMemAllGather.f") == "needs NVLink"
+    assert reason_for("distributed/fsdp/wrap.py", "_or_policy") == UNKNOWN
+
+
+def test_it_finds_the_library_beside_its_own_name() -> None:
+    told = subprocess.run(
+        [sys.executable, "benchmarks/coverage.py", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    assert "--world-sizes" in told.stdout
