@@ -116,11 +116,19 @@ def _by_child(model: _Model) -> Iterator[CaseSpec]:
 
 
 def _in_a_row(model: _Model) -> Iterator[CaseSpec]:
-    """A module that holds several gives way to a row of them, so that each is called."""
-    for node in model.nodes:
-        inner = tuple(_children(node))
-        if len(inner) > 1 and not isinstance(node, Sequential):
-            yield from _changed(model, {id(node): Sequential(children=inner)})
+    """A module that holds others gives way to a row of them, so that each is called.
+
+    A linear layer at its end stands for parameters that the module has itself.
+    """
+    for place in own_places(model.case.model, model.case.inputs.width_out()):
+        node = place.node
+        if node is None or isinstance(node, Sequential):
+            continue
+        row = tuple(_children(node))
+        if row and place.parameters:
+            row += (Linear(out=place.width_out, bias=False),)
+        if len(row) > 1:
+            yield from _changed(model, {id(node): Sequential(children=row)})
 
 
 def _as_linear(model: _Model) -> Iterator[CaseSpec]:

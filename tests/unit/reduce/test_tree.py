@@ -16,6 +16,7 @@ from fsdpfuzz.case import (
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
+    Matrix,
     Node,
     RequiresGrad,
     Residual,
@@ -176,3 +177,17 @@ def test_a_layer_in_place_of_more_takes_what_was_put_inside() -> None:
     (case,) = with_model(seq(Linear(out=3), Linear(out=3, bias=False), Linear(out=2)))
     assert [unit.path for unit in case.plan.units] == ["1", "2", ""]
     assert case.frozen == ("2.bias",)
+
+
+def test_a_module_with_parameters_of_its_own_gives_way_to_a_row() -> None:
+    case = CaseSpec(
+        world_size=2,
+        model=Matrix(body=Linear(out=3, bias=False)),
+        inputs=Dense(width=3),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path="body"), Fsdp2Unit(path=""))),
+        program=(Forward(),),
+    )
+    row = seq(Linear(out=3, bias=False), Linear(out=3, bias=False))
+    (made,) = (c for c in smaller_models(case) if c.model == row)
+    assert [unit.path for unit in made.plan.units] == ["0", ""]
+    assert not _unsound(made)

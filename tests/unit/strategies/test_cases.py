@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections import Counter
@@ -40,7 +41,7 @@ from fsdpfuzz.case import (
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.known import Known
 from fsdpfuzz.strategies import FOCUSES, cases
-from fsdpfuzz.strategies.drawing import Focus
+from fsdpfuzz.strategies.drawing import LOTS, Focus
 from tests.unit.strategies.sample import SIZE, drawn, everything, large, sample
 
 ROOT = Path(__file__).parents[3]
@@ -317,3 +318,14 @@ def test_a_stray_import_of_the_folder_fails_with_advice() -> None:
     assert done.returncode != 0
     assert "ImportError" in done.stderr
     assert "from fsdpfuzz import strategies" in done.stderr
+
+
+def test_what_a_seed_draws_does_not_hang_on_the_modules_that_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hypothesis draws numbers that it finds in the source of modules outside of packages."""
+    before = drawn(cases(), 40).cases
+    (tmp_path / "many_numbers.py").write_text(f"NUMBERS = {list(range(LOTS))}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("many_numbers")
+    assert drawn(cases(), 40).cases == before
