@@ -8,17 +8,18 @@ RUN := .venv/bin/python -m
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help fuzz test lint types wheel clean distclean
+.PHONY: help fuzz test lint types sensitivity wheel clean distclean
 
 help:
-	@echo "make fuzz       set up .venv and fuzz FSDP with 150 cases"
-	@echo "                with TORCH=2.15.0 that torch's, which goes to .venv-2.15.0"
-	@echo "make test       set up .venv, lint, check types and run all tests"
-	@echo "make lint       ruff only"
-	@echo "make types      mypy only"
-	@echo "make wheel      dist/*.whl, built from the source distribution"
-	@echo "make clean      remove caches and what was built"
-	@echo "make distclean  the same, and .venv with those of other torches"
+	@echo "make fuzz         set up .venv and fuzz FSDP with 150 cases"
+	@echo "                  with TORCH=2.15.0 that torch's, which goes to .venv-2.15.0"
+	@echo "make test         set up .venv, lint, check types and run all tests"
+	@echo "make lint         ruff only"
+	@echo "make types        mypy only"
+	@echo "make sensitivity  plant each ninth of the benchmark's faults: what is found, and how soon"
+	@echo "make wheel        dist/*.whl, built from the source distribution"
+	@echo "make clean        remove caches and what was built"
+	@echo "make distclean    the same, and .venv with those of other torches"
 
 fuzz: .venv/.installed $(if $(TORCH),.venv-$(TORCH)/.installed)
 	@$(RUN) fsdpfuzz run --profile dev$(if $(TORCH), --python .venv-$(TORCH)/bin/python)
@@ -35,6 +36,12 @@ lint: .venv/.installed
 
 types: .venv/.installed
 	@$(RUN) mypy
+
+# Each time from the start, for a look before and after a change of strategies or invariants; all
+# faults take hours on few cores. About ten minutes.
+sensitivity: .venv/.installed
+	@$(RUN) benchmarks.sensitivity --every 9 --jobs 2 --without-seeds --seconds 60 --shrink-seconds 10 \
+	  --max-seconds 600 --json .fsdpfuzz/sensitivity-$$(date +%Y%m%d-%H%M%S).jsonl
 
 wheel: .venv/.installed
 	@$(RUN) build --no-isolation

@@ -1,7 +1,7 @@
 """How many faults in torch the fuzzer finds, how soon, and how many of them the seeds alone find.
 
-    python benchmarks/sensitivity.py [--jobs N] [--examples 400] [--only ID...] [--seeds-only]
-        [--without-seeds] [--json FILE] [--max-seconds S]
+    python benchmarks/sensitivity.py [--jobs N] [--examples 400] [--only ID...] [--every N]
+        [--seeds-only] [--without-seeds] [--json FILE] [--max-seconds S]
 
 Each fault of `benchmarks.faults` is planted in the ranks of a run of its own. The exit code is 1
 if fewer are found than must be, or later, or with more findings or larger cases; 2 if there was
@@ -62,7 +62,8 @@ def chosen_faults(options: argparse.Namespace) -> list[Fault]:
     if unknown:
         raise SystemExit(f"there is no fault {', '.join(sorted(unknown))}")
     wanted = [FAULTS[name] for name in options.only] or list(FAULTS.values())
-    return [item for item in wanted if item.needs != "gpu" or options.backend == "nccl"]
+    shown = [item for item in wanted if item.needs != "gpu" or options.backend == "nccl"]
+    return shown[:: options.every]
 
 
 def summed_up(faults: list[Fault], bench: Bench) -> dict[str, Any]:
@@ -180,6 +181,7 @@ def main() -> int:
     """Runs what has no record yet, and shows all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add_options(parser, Path(".fsdpfuzz/sensitivity.jsonl"))
+    parser.add_argument("--every", type=int, default=1, help="each so-manieth fault alone")
     options = parser.parse_args()
     console = Console(width=170)
     faults = chosen_faults(options)
