@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cached_property
 
 from fsdpfuzz.case.anatomy import Anatomy
+from fsdpfuzz.case.building import build_of, module_of
 from fsdpfuzz.case.divide_factor import followed
 from fsdpfuzz.case.finalization import finished
 from fsdpfuzz.case.inputs import Dense
 from fsdpfuzz.case.micro_batches import told
-from fsdpfuzz.case.modules import Child, Sequential
 from fsdpfuzz.case.operations import (
     Backward,
     ClearGrad,
@@ -24,7 +24,7 @@ from fsdpfuzz.case.operations import (
     ZeroGrad,
 )
 from fsdpfuzz.case.operations.forward import calls_below_the_root, most_pending
-from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import (
     MODEL,
     OPTIMIZER,
@@ -142,7 +142,7 @@ class Lowering:
 
     def recipe(self) -> Recipe:
         """Everything, in order."""
-        build, shard = self._build(), self._shard(self.a, "shard")
+        build, shard = build_of(self.a), self._shard(self.a, "shard")
         program = self.a.case.program
         again = tuple(
             self._shard(self.a.at(i), _shard_at(i))
@@ -154,7 +154,7 @@ class Lowering:
         return Recipe(procedures=(build, shard, *again), main=main)
 
     def _shard(self, a: Anatomy, name: str) -> Procedure:
-        classes = {value.function for value in values(self._module()) if isinstance(value, Call)}
+        classes = {value.function for value in values(module_of(self.a)) if isinstance(value, Call)}
         mesh = mesh_of(a) if self._single_use_of_mesh else Variable("mesh")
         return replace(Wrapping(a, mesh, classes).procedure(), name=name)
 
@@ -287,51 +287,6 @@ class Lowering:
             elif held and (not whole or len(held) == len(parameters)):
                 found.append(join(owner, FLAT))
         return tuple(found)
-
-    def _build(self) -> Procedure:
-        case = self.a.case
-        body: list[Statement] = [
-            Do(call=call("torch.manual_seed", case.seed)),
-            Do(call=call(".to", self._module(), _DEVICE, _DTYPE), into=(MODEL,)),
-            *(tie.made() for tie in case.ties),
-            *self._frozen(),
-        ]
-        return Procedure(name="build", parameters=("dtype",), body=tuple(body), result="model")
-
-    def _module(self) -> Value:
-        asked = {c.path for c in self.a.case.checkpoints if c.by_caller(self.a)}
-
-        def build(child: Child, path: str) -> Value:
-            def inside(inner: Child) -> Value:
-                return build(inner, join(path, inner.name))
-
-            made = child.node.module(child.width, inside)
-            if isinstance(child.node, Sequential) and isinstance(made, Call):
-                children = {join(path, str(i)) for i in range(len(child.node.children))}
-                if children & asked:
-                    return Call("steps.modules.chain.Chain", made.args)
-            return made
-
-        return build(Child("", self.a.case.model, self.a.width_in), "")
-
-    def _frozen(self) -> Iterator[Do]:
-        """Whole modules at once, where all in them is frozen."""
-        left = dict.fromkeys(self.a.case.frozen)
-        targets = self.a.source
-        for place in self.a.places:
-            inside = [
-                p.fqn
-                for p in self.a.parameters
-                if within(p.fqn, place.path) and p.fqn not in targets
-            ]
-            clear = not any(within(t, place.path) for t in targets)
-            if len(inside) > 1 and clear and all(name in left for name in inside):
-                module = Inside("model", place.path) if place.path else MODEL
-                yield Do(call=call(".requires_grad_", module, False))
-                for name in inside:
-                    del left[name]
-        for name in left:
-            yield Do(call=call(".requires_grad_", Inside("model", name), False))
 
     @property
     def _single_use_of_mesh(self) -> bool:

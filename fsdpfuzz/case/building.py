@@ -1,0 +1,65 @@
+"""The procedure that builds the plain model of a case: FSDP's and the reference's alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpfuzz.case.anatomy import Anatomy
+from fsdpfuzz.case.modules import Child, Sequential
+from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.recipe import (
+    MODEL,
+    Call,
+    Do,
+    Inside,
+    Procedure,
+    Statement,
+    Value,
+    Variable,
+    call,
+)
+
+
+def build_of(a: Anatomy) -> Procedure:
+    """Seeded, on the device and in the dtype asked for, tied and frozen."""
+    body: list[Statement] = [
+        Do(call=call("torch.manual_seed", a.case.seed)),
+        Do(call=call(".to", module_of(a), Variable("device"), Variable("dtype")), into=(MODEL,)),
+        *(tie.made() for tie in a.case.ties),
+        *_frozen(a),
+    ]
+    return Procedure(name="build", parameters=("dtype",), body=tuple(body), result="model")
+
+
+def module_of(a: Anatomy) -> Value:
+    """The model's own code; a chain calls what a checkpoint asks its caller to recompute."""
+    asked = {c.path for c in a.case.checkpoints if c.by_caller(a)}
+
+    def build(child: Child, path: str) -> Value:
+        def inside(inner: Child) -> Value:
+            return build(inner, join(path, inner.name))
+
+        made = child.node.module(child.width, inside)
+        if isinstance(child.node, Sequential) and isinstance(made, Call):
+            children = {join(path, str(i)) for i in range(len(child.node.children))}
+            if children & asked:
+                return Call("steps.modules.chain.Chain", made.args)
+        return made
+
+    return build(Child("", a.case.model, a.width_in), "")
+
+
+def _frozen(a: Anatomy) -> Iterator[Do]:
+    """Whole modules at once, where all in them is frozen."""
+    left = dict.fromkeys(a.case.frozen)
+    targets = a.source
+    for place in a.places:
+        inside = [p.fqn for p in a.parameters if within(p.fqn, place.path) and p.fqn not in targets]
+        clear = not any(within(t, place.path) for t in targets)
+        if len(inside) > 1 and clear and all(name in left for name in inside):
+            module = Inside("model", place.path) if place.path else MODEL
+            yield Do(call=call(".requires_grad_", module, False))
+            for name in inside:
+                del left[name]
+    for name in left:
+        yield Do(call=call(".requires_grad_", Inside("model", name), False))
