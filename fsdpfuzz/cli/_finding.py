@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from fsdpfuzz.pool import Interpreter
     from fsdpfuzz.verdict import Finding
 
-_NAME = re.compile(r"(\w+(\.\w+)*)?(\[\d+\])?", re.ASCII)
-"""FQNs, keys of state dicts, ``loss[2]``: they come to stand in a script."""
+_COLLECTIVE = r"(all_gather|all_reduce|reduce_scatter) \w+ \d+"
+_NAME = re.compile(rf"(\w+(\.\w+)*)?(\[\d+\])?|{_COLLECTIVE}", re.ASCII)
+"""FQNs, keys of state dicts, ``loss[2]``, collectives: they come to stand in a script."""
 
 
 def read_with_finding(path: Path) -> Entry:

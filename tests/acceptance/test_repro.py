@@ -156,6 +156,15 @@ def test_issue_text_beside_a_file(saved: Path, tmp_path: Path) -> None:
     assert (tmp_path / "grad.py").read_text() in done.stdout
 
 
+def test_a_finding_about_collectives_has_a_script(tmp_path: Path) -> None:
+    words = {"invariant": "collectives", "detail": "", "quantity": "collectives"}
+    finding = changed(GRAD, **words, name="all_gather float32 4", observed="2", expected="1")
+    save(tmp_path / "case.json", SMALL, finding)
+    done = fsdpfuzz("repro", "case.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert 'issued.count("all_gather float32 4")' in done.stdout
+
+
 @pytest.mark.parametrize("arguments", [[], ["--issue"]])
 def test_an_output_that_is_only_ascii(arguments: list[str], tmp_path: Path) -> None:
     save(tmp_path / "case.json", SMALL, changed(GRAD, observed="\u03c0 in 2 \u00d7"))
