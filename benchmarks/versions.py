@@ -28,7 +28,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from packaging.version import Version
 
 from fsdpfuzz.known import Checked, Known, check_known
-from fsdpfuzz.loop import Resolved, Session, SessionSettings, default_known, resolve_machine
+from fsdpfuzz.loop import (
+    Resolved,
+    Session,
+    SessionSettings,
+    default_known,
+    lacking_in_torch,
+    resolve_machine,
+)
 from fsdpfuzz.pool import Interpreter, interpreter_at, sigterm_exits
 from fsdpfuzz.seeds import SEEDS
 
@@ -87,6 +94,7 @@ def known_of(session: Session) -> Row:
             lambda case: session.examine(case).verdict.findings,
             torch=session.torch,
             backend=session.settings.backend,
+            lacks=lambda case: lacking_in_torch(case, session.settings.offers),
         ):
             checks.append(checked)
             print(f"  {checked.name}: {checked.case} {checked.detail}", flush=True)

@@ -258,6 +258,7 @@ def run_check(
             torch=machine.torch,
             backend=machine.backend,
             most_ranks=most,
+            lacks=lambda case: loop.lacking_in_torch(case, machine.offers),
         ):
             stale += checked.stale
             print(outcome(checked), flush=True)

@@ -61,6 +61,14 @@ def test_a_case_with_more_ranks_than_there_are_is_not_run() -> None:
     assert (checked.state, checked.detail) == ("skipped", "it needs 2 ranks")
 
 
+def test_a_case_that_this_torch_cannot_run_is_not_run() -> None:
+    known = Known({"x": defect()})
+    (checked,) = check_known(
+        known, never, torch=TORCH, backend="gloo", lacks=lambda _: "FSDPModule.f() of torch"
+    )
+    assert (checked.state, checked.detail) == ("skipped", "it needs FSDPModule.f() of torch")
+
+
 def test_it_says_what_to_write_and_what_it_saw() -> None:
     known = Known({"x": defect()})
     (gone,) = check_known(known, lambda _: (), torch=TORCH, backend="gloo")
