@@ -77,7 +77,7 @@ def test_a_finding_is_looked_up_by_what_explains_it_or_by_its_keys(tmp_path: Pat
     assert search.missed == ("2",)
     other = msgspec.structs.replace(finding, invariant="shard_bytes", quantity="bytes", name="")
     search.note(found(tmp_path, other, case, "no_crash/crash/fsdp2:mixed Tensor"))
-    assert search.missed == ()
+    assert not search.missed
 
 
 def test_what_is_no_bug_of_the_table_gets_no_script(tmp_path: Path) -> None:
