@@ -162,7 +162,7 @@ def test_any_case_is_reduced(program: list[str], mode: str, known: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--max-seconds", "--seconds"])
-def test_a_time_limit_is_named_as_it_was_given(program: list[str], option: str) -> None:
+def test_the_time_limit_is_called_as_that_of_run(program: list[str], option: str) -> None:
     save(program, make_case((700,)))
     assert call(program, "minimize", "case.json", option, "60", mode="fault").returncode == 0
     done = call(program, "minimize", "case.json", option, "0", mode="fault")
