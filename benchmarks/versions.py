@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from packaging.version import Version
 
 from fsdpfuzz.known import Checked, Known, check_known
-from fsdpfuzz.loop import Resolved, Session, SessionSettings, default_known, resolve_machine
+from fsdpfuzz.loop import (
+    Resolved,
+    Session,
+    SessionSettings,
+    default_known,
+    lacking_in_torch,
+    resolve_machine,
+)
 from fsdpfuzz.pool import Interpreter, interpreter_at, sigterm_exits
 from fsdpfuzz.seeds import SEEDS
 
@@ -58,6 +65,25 @@ def environment(folder: Path, release: str) -> Path:
     return python
 
 
+def environments(
+    releases: Iterable[str], folder: Path | None, *, keep: bool
+) -> Iterator[tuple[str, Path]]:
+    """Each release with the Python of its environment, which is removed before the next is made.
+
+    Not if it was there before, or with ``keep``.
+    """
+    with tempfile.TemporaryDirectory() as scratch, sigterm_exits():
+        place = folder or Path(scratch)
+        place.mkdir(parents=True, exist_ok=True)
+        for release in releases:
+            there = (place / release).exists()
+            try:
+                yield release, environment(place, release)
+            finally:
+                if not there and not keep:
+                    shutil.rmtree(place / release, ignore_errors=True)
+
+
 def known_of(session: Session) -> Row:
     """What the smallest case of each known defect does."""
     path = default_known()
@@ -68,6 +94,7 @@ def known_of(session: Session) -> Row:
             lambda case: session.examine(case).verdict.findings,
             torch=session.torch,
             backend=session.settings.backend,
+            lacks=lambda case: lacking_in_torch(case, session.settings.offers),
         ):
             checks.append(checked)
             print(f"  {checked.name}: {checked.case} {checked.detail}", flush=True)
@@ -167,7 +194,7 @@ def matrix(rows: Mapping[str, Row]) -> str:
         "entry of `corpus/known`. Y: it shows as the entry says; -: it does not fail; X: it fails",
         "in another way; empty: not run.",
         "",
-        *_table(
+        *table(
             ["known defect", *releases],
             (
                 [name, *(SIGNS[rows[r].get("known", {}).get(name, "not run")] for r in releases)]
@@ -177,7 +204,7 @@ def matrix(rows: Mapping[str, Row]) -> str:
         "",
         "What else was run:",
         "",
-        *_table(
+        *table(
             ["torch", "examples", "passed", "known defects met", "new", "documents"],
             (_besides(release, rows[release]) for release in releases),
         ),
@@ -195,7 +222,8 @@ def _besides(release: str, row: Row) -> list[str]:
     return [release, *figures, met, told, counts]
 
 
-def _table(head: list[str], body: Iterable[list[str]]) -> list[str]:
+def table(head: list[str], body: Iterable[list[str]]) -> list[str]:
+    """A table in Markdown, line by line."""
     rows = [head, ["---"] * len(head), *body]
     return [f"| {' | '.join(row)} |" for row in rows]
 
@@ -218,22 +246,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "versions.json")
     args = parser.parse_args(arguments)
     stale = 0
-    with tempfile.TemporaryDirectory() as scratch, sigterm_exits():
-        folder = args.folder or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        for release in args.torch:
-            there = (folder / release).exists()
-            print(f"torch {release}", flush=True)
-            try:
-                python = environment(folder, release)
-                row = row_of(python, args.only, args.examples, args.seed)
-            finally:
-                if not there and not args.keep:
-                    shutil.rmtree(folder / release, ignore_errors=True)
-            rows: dict[str, Row] = json.loads(args.json.read_text()) if args.json.exists() else {}
-            rows[release] = {**rows.get(release, {}), **row}
-            write(args.json, rows)
-            stale += len(row.get("stale", ()))
+    for release, python in environments(args.torch, args.folder, keep=args.keep):
+        print(f"torch {release}", flush=True)
+        row = row_of(python, args.only, args.examples, args.seed)
+        rows: dict[str, Row] = json.loads(args.json.read_text()) if args.json.exists() else {}
+        rows[release] = {**rows.get(release, {}), **row}
+        write(args.json, rows)
+        stale += len(row.get("stale", ()))
     return 1 if stale else 0
 
 

@@ -35,6 +35,10 @@ class DivideFactorDimension(Dimension):
     """None, for the number of ranks, or another number, for all units alike."""
 
     name = "divide_factor"
+    newer: ClassVar[tuple[str, ...]] = (
+        "FSDPModule.set_gradient_divide_factor()",
+        "FSDPModule.set_force_sum_reduction_for_comms()",
+    )
     features: ClassVar[Mapping[str, Feature]] = {
         "divide_factor": Feature(
             about="no, ranks (their number, told), other: by what gradients are divided (fsdp2 "
@@ -67,6 +71,10 @@ class DivideFactorDimension(Dimension):
         """The factor."""
         if case.divide_factor is not None:
             yield "divided by", case.divide_factor.words()
+
+    def asked(self, a: Anatomy) -> bool:
+        """Whether there is one."""
+        return a.case.divide_factor is not None
 
     def check(self, a: Anatomy) -> None:
         """It is an option of fsdp2."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
-from fsdpfuzz.case.modules import Branches, Buffered, Norm, Repeat
+from fsdpfuzz.case.modules import Branches, Buffered, Norm, Outputs, Repeat
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -77,6 +77,11 @@ class StructureDimension(Dimension):
         "own_parameter": Feature(
             about="on when a container has a parameter of its own", group="Parameters", values=ON
         ),
+        "outputs": Feature(
+            about="no, tuple, dict, dataclass, several: what holds a module's two tensors",
+            group="Model",
+            values=("no", "tuple", "dict", "dataclass", "several"),
+        ),
         "kinds": Feature(
             about="the other kinds of module, joined by +: dropout, switch, positions, ...",
             group="Model",
@@ -108,6 +113,8 @@ class StructureDimension(Dimension):
         yield "side_input", on(any(node.side for node in branches))
         norms = (node.variant for node in nodes if isinstance(node, Norm))
         yield "norm", one(norms, several="several")
+        forms = (node.form for node in nodes if isinstance(node, Outputs))
+        yield "outputs", one(forms, several="several")
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)
         yield "residual", on("residual" in a.kinds)

@@ -13,7 +13,7 @@ VARIABLE = "GITHUB_ACTIONS"
 
 def wanted() -> bool:
     """Whether this runs in a GitHub workflow."""
-    return os.environ.get(VARIABLE, "") == "true"
+    return os.environ.get(VARIABLE, "").lower() not in ("", "0", "false")
 
 
 def notes_of(summary: Summary) -> list[str]:

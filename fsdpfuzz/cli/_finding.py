@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from msgspec import structs
+
 from fsdpfuzz.case import anatomy, variants
 from fsdpfuzz.errors import CaseError, UsageError, one_line
 from fsdpfuzz.observations import Quantity
@@ -16,8 +18,36 @@ if TYPE_CHECKING:
     from fsdpfuzz.pool import Interpreter
     from fsdpfuzz.verdict import Finding
 
-_NAME = re.compile(r"(\w+(\.\w+)*)?(\[\d+\])?", re.ASCII)
-"""FQNs, keys of state dicts, ``loss[2]``: they come to stand in a script."""
+_COLLECTIVE = r"(all_gather|all_reduce|reduce_scatter) \w+ \d+"
+_NAME = re.compile(rf"(\w+(\.\w+)*)?(\[\d+\])?|{_COLLECTIVE}", re.ASCII)
+"""FQNs, keys of state dicts, ``loss[2]``, collectives: they come to stand in a script."""
+
+
+def read_with_finding(path: Path) -> Entry:
+    """The entry in a file; a known defect's smallest case with the finding that it shows.
+
+    That was found on the newest release on which the defect was seen.
+    """
+    from fsdpfuzz.corpus import Found, read_entry
+    from fsdpfuzz.known import defect_in
+
+    entry = read_entry(path)
+    if not entry.defect:
+        return entry
+    defect = defect_in(path)
+    backend, releases = next(iter(defect.seen.items()))
+    found = Found(
+        key=defect.finding.key,
+        message=defect.finding.message,
+        property="",
+        torch=releases[-1],
+        backend=backend,
+        world_size=entry.case.world_size,
+        date=defect.date,
+        seed=entry.case.seed,
+        finding=defect.finding,
+    )
+    return structs.replace(entry, found=found)
 
 
 def finding_of(

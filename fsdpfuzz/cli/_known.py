@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from fsdpfuzz.cli._finding import finding_of
+from fsdpfuzz.cli._finding import finding_of, read_with_finding
 from fsdpfuzz.cli._group import Group
 from fsdpfuzz.cli._options import (
     MAX_RANKS,
@@ -70,7 +70,7 @@ def add_command(
     The case is reduced and its plainer neighbours are run; what the finding needs is asked for.
     The file is written once, and a person then fills in what only a person can know.
     """
-    from fsdpfuzz.corpus import read_entry, slug
+    from fsdpfuzz.corpus import slug
     from fsdpfuzz.known import is_id, write_defect
     from fsdpfuzz.known.files import ID_WORDS
     from fsdpfuzz.repro.header import title
@@ -78,7 +78,7 @@ def add_command(
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
     if name is not None and not is_id(name):
         raise UsageError(one_line(f"--id: {name!r} is not an id: {ID_WORDS}"))
-    entry = read_entry(failure)
+    entry = read_with_finding(failure)
     ranks_on = interpreter(python)
     finding = finding_of(entry, failure, backend, plant, ranks_on)
     if finding is None:
@@ -258,6 +258,7 @@ def run_check(
             torch=machine.torch,
             backend=machine.backend,
             most_ranks=most,
+            lacks=lambda case: loop.lacking_in_torch(case, machine.offers),
         ):
             stale += checked.stale
             print(outcome(checked), flush=True)

@@ -51,6 +51,8 @@ def minimize_command(
     seconds: Annotated[
         float,
         typer.Option(
+            "--max-seconds",
+            "--seconds",
             parser=seconds_from("--max-seconds", DAY),
             metavar="SECONDS",
             help="Time that it may take.",

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsdpfuzz.cli._finding import finding_of
+from fsdpfuzz.cli._finding import finding_of, read_with_finding
 from fsdpfuzz.cli._options import PythonPath, chosen, interpreter, known_file, writable_parent
 from fsdpfuzz.errors import CaseError, ContractError, MachineError, PoolError, UsageError, one_line
 
 if TYPE_CHECKING:
     from fsdpfuzz.corpus import Entry
+    from fsdpfuzz.known import Defect
     from fsdpfuzz.pool import Interpreter, Machine
     from fsdpfuzz.reduce import Ablation
     from fsdpfuzz.repro import Context
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SCRIPT = "repro.py"
 COLLECT_SECONDS = 120.0
+MAX_NOTE = 4_000
 
 
 def add(app: typer.Typer) -> None:
@@ -63,11 +65,10 @@ def repro_command(
     With --verify the exit code is 1 if the script shows it, 0 if it does not, and 3 if the
     script ends in another way. Without, it is 0.
     """
-    from fsdpfuzz.corpus import read_entry
     from fsdpfuzz.repro import issue_text
 
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
-    entry = read_entry(case)
+    entry = read_with_finding(case)
     if entry.found is None and (issue or ablate):
         option = "--issue" if issue else "--ablate"
         raise UsageError(one_line(f"{option}: no finding is saved with the case in {case}"))
@@ -76,7 +77,7 @@ def repro_command(
     defects = known_file(known)
     ranks_on = interpreter(python)
     finding = finding_of(entry, case, backend, plant, ranks_on)
-    name = _known_as(entry, finding, defects, ranks_on) if issue else None
+    told = _known_as(case, entry, finding, defects, ranks_on) if issue else ()
     ablation = None
     if ablate and finding is not None:
         ablation = _ablation(entry, finding, backend, plant, ranks_on)
@@ -93,7 +94,7 @@ def repro_command(
     if to is not None:
         _write(to, script)
     if issue and finding is not None:
-        print(_with_note(issue_text(entry.case, finding, context, script), name), end="")
+        print(_with_note(issue_text(entry.case, finding, context, script), told), end="")
         print(_collect_env(ranks_on), end="")
     elif to is None:
         print(script, end="")
@@ -102,30 +103,41 @@ def repro_command(
 
 
 def _known_as(
-    entry: Entry, finding: Finding | None, path: Path | None, python: Interpreter | None
-) -> str | None:
-    """The id of the known defect that explains the finding, with its title; None if none does."""
-    from fsdpfuzz.known import Known
+    file: Path,
+    entry: Entry,
+    finding: Finding | None,
+    path: Path | None,
+    python: Interpreter | None,
+) -> tuple[str, ...]:
+    """What to say of the known defect that explains the finding, a line each; none if none does.
+
+    The file of a known defect needs no other to explain it.
+    """
+    from fsdpfuzz.known import Known, defect_in
     from fsdpfuzz.loop import installed_torch
 
+    if entry.defect:
+        return _words_of(entry.defect, defect_in(file))
     if entry.found is None or finding is None or path is None:
-        return None
+        return ()
     known = Known.load(path)
     torch = entry.found.torch or (installed_torch() if python is None else python.torch)
     name = known.match(entry.case, finding, torch=torch, backend=entry.found.backend)
-    if name is None:
-        return None
-    defect = known.defects[name]
+    return () if name is None else _words_of(name, known.defects[name])
+
+
+def _words_of(name: str, defect: Defect) -> tuple[str, ...]:
     link = f", {defect.link}" if defect.link else ""
-    return f"{name}: {defect.title}{link}"
+    return f"{name}: {defect.title}{link}", defect.reason
 
 
-def _with_note(issue: str, known: str | None) -> str:
-    """The text of an issue that says first of all that the finding is known."""
-    if known is None:
+def _with_note(issue: str, known: tuple[str, ...]) -> str:
+    """The text of an issue that says first of all that the finding is known, and why."""
+    if not known:
         return issue
     title, line_end, body = issue.partition("\n")
-    return f"{title}{line_end}\n> This is known to fsdpfuzz as {one_line(known)}\n{body}"
+    told = "\n>\n".join(f"> {one_line(text, MAX_NOTE)}" for text in known)
+    return f"{title}{line_end}\n{told.replace('> ', '> This is known to fsdpfuzz as ', 1)}\n{body}"
 
 
 def _collect_env(python: Interpreter | None) -> str:

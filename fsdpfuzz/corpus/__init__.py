@@ -23,7 +23,7 @@ from fsdpfuzz.corpus._maintain import (
 )
 from fsdpfuzz.corpus._seeds import seed_entries, write_seeds
 from fsdpfuzz.corpus._store import Store, slug
-from fsdpfuzz.corpus._write import write_atomically
+from fsdpfuzz.corpus._write import is_special, write_atomically
 
 __all__ = [
     "RESULT",
@@ -37,6 +37,7 @@ __all__ = [
     "decode_strictly",
     "describe",
     "find_entries",
+    "is_special",
     "parse_entry",
     "prunable",
     "read_entry",

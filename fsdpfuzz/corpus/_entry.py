@@ -74,6 +74,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     case: CaseSpec
     found: Found | None = None
     origin: str = ""
+    defect: str = ""
+    """The id of the known defect of which this is the smallest case; empty for others."""
 
     @property
     def digest(self) -> str:
@@ -100,9 +102,11 @@ def parse_entry(data: bytes, source: str) -> Entry:
         document, data = current, msgspec.json.encode(current)
     if "case" not in document:
         return Entry(case=decode(data, source=source))
+    defect = ""
     if "shows" in document:
         # A known defect: its smallest case stands where a saved case has its own.
-        document = {"case": document["case"], "origin": f"known defect {Path(source).stem}"}
+        defect = Path(source).stem
+        document = {"case": document["case"], "origin": f"known defect {defect}"}
         data = msgspec.json.encode(document)
     envelope = decode_strictly(data, _Envelope, source)
     try:
@@ -110,7 +114,7 @@ def parse_entry(data: bytes, source: str) -> Entry:
     except CaseError as error:
         inside = f"$.case{error.path.removeprefix('$')}"
         raise CaseError(error.reason, path=inside, source=source) from None
-    return Entry(case=case, found=envelope.found, origin=envelope.origin)
+    return Entry(case=case, found=envelope.found, origin=envelope.origin, defect=defect)
 
 
 def read_entry(path: Path) -> Entry:

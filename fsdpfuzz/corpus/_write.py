@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import re
+import stat
 from pathlib import Path
 
 from fsdpfuzz.errors import MachineError, UsageError, one_line
@@ -22,11 +23,16 @@ def write_atomically(
 ) -> None:
     """Writes ``path`` in one step; ``durable`` also outlives a power failure.
 
+    What is no regular file, a device or a pipe, is written to as it is.
+
     A file that is there is replaced, or with ``replace`` off left as it is. :class:`UsageError`
     for that, and where the folder cannot be written to; :class:`MachineError` where the disk
     is full.
     """
     try:
+        if replace and is_special(path):
+            path.write_bytes(data)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = _temporary(path.parent)
         try:
@@ -48,6 +54,17 @@ def write_atomically(
     except OSError as error:
         kind = MachineError if error.errno in _FULL else UsageError
         raise kind(one_line(f"{path}: cannot be written: {error.strerror}")) from None
+
+
+def is_special(path: Path) -> bool:
+    """Whether it is there and no regular file: to put one in its place would break it.
+
+    ``/dev/stdout`` is a link, ``/dev/null`` a device.
+    """
+    try:
+        return not stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _link(temporary: Path, path: Path) -> None:

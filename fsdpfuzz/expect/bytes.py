@@ -215,12 +215,12 @@ def _orig_shard(
     )
 
 
-def waiting_bytes(a: Anatomy, op: int, rank: int) -> int | None:
+def waiting_bytes(a: Anatomy, op: int, rank: int, *, own: bool = False) -> int | None:
     """Bytes of gradients of fsdp2, waiting and reduced, after the backward ``op``.
 
     It adds up whole gradients in ``reduce_dtype``, without one in the dtype that a unit computes
-    in. None where it depends on more than the case which gradients there are, and where they are
-    reduced over the shards already.
+    in, or with ``own`` in the parameters' own. None where it depends on more than the case which
+    gradients there are, and where they are reduced over the shards already.
     """
     told = a.case.micro_batches
     if a.fsdp1 or not _all_there(a) or (told is not None and told.all_reduce_only):
@@ -229,7 +229,7 @@ def waiting_bytes(a: Anatomy, op: int, rank: int) -> int | None:
     for owner, parameters in a.at(op).managed.items():
         if owner is None:
             return None
-        name = reduced_in(a.at(op).options[owner])
+        name = reduced_in(a.at(op).options[owner], own=own)
         total += WIDTHS[name or "float32"] * sum(p.numel for p in parameters)
     return total + (grad_bytes(a.at(op), rank) if _reduced_before(a, op) else 0)
 

@@ -97,26 +97,29 @@ class Traffic:
         self.units.setdefault(text, unit)
 
 
-def traffic(a: Anatomy, rank: int, *, settled: bool = True) -> Mapping[int, Traffic]:
+def traffic(
+    a: Anatomy, rank: int, *, settled: bool = True, own: bool = False
+) -> Mapping[int, Traffic]:
     """The collectives of each forward and backward of which anything is promised, by index.
 
     ``settled`` says that fsdp2 leaves a unit whole that is recomputed in backward, and reshards a
-    root after forward if asked to: older versions of torch did neither.
+    root after forward if asked to: older versions of torch did neither. ``own`` says that fsdp2
+    reduces in the parameters' own dtype unless told another, as newer versions do.
     """
-    return _traffic(a, rank if a.switches else 0, settled)
+    return _traffic(a, rank if a.switches else 0, settled, own and not a.fsdp1)
 
 
 @lru_cache(maxsize=64)
-def _traffic(a: Anatomy, rank: int, settled: bool) -> Mapping[int, Traffic]:
-    return dict(_Follower(a, settled).follow(rank))
+def _traffic(a: Anatomy, rank: int, settled: bool, own: bool) -> Mapping[int, Traffic]:
+    return dict(_Follower(a, settled, own).follow(rank))
 
 
 class _Follower:
     """Follows the units of a case through its program."""
 
-    def __init__(self, a: Anatomy, settled: bool) -> None:
+    def __init__(self, a: Anatomy, settled: bool, own: bool) -> None:
         self._a = self._now = a
-        self._settled = settled
+        self._settled, self._own = settled, own
         self._part = parting(a)
         self._begin()
 
@@ -177,6 +180,7 @@ class _Follower:
             or a.case.micro_batches is not None
             or identity_units(a)
             or any(a.shards(path) == 1 for path in managing)
+            or not (self._settled or self._told_ranks().isdisjoint(a.roots))
             or any(scope != "whole" for scope in scopes.values())
             or (scopes and not a.case.inputs.needs_grad())
             or (
@@ -347,13 +351,13 @@ class _Follower:
             if not reduced:
                 continue
             if is_whole(a, path):
-                text = collective("all_reduce", _reduces_in(a, path), shard_numel(a, path))
+                text = collective("all_reduce", self._reduces_in(path), shard_numel(a, path))
                 found.add(text, number, path)
                 continue
             found.add(self._scatter(path, reduced), number, path)
             if is_replicated(a, path):
                 numel = shard_numel(a, path, reduced)
-                found.add(collective("all_reduce", _reduces_in(a, path), numel), number, path)
+                found.add(collective("all_reduce", self._reduces_in(path), numel), number, path)
 
     def _ended(self, path: str, calls: UnitCalls, reached: set[str]) -> None:
         """The state in which a backward leaves a unit."""
@@ -383,8 +387,12 @@ class _Follower:
     def _scatter(self, path: str, names: set[str]) -> str:
         a = self._now
         numel = a.shards(path) * shard_numel(a, path, names)
-        return collective("reduce_scatter", _reduces_in(a, path), numel)
+        return collective("reduce_scatter", self._reduces_in(path), numel)
 
+    def _reduces_in(self, path: str) -> str:
+        return reduced_in(self._now.options[path], own=self._own) or "float32"
 
-def _reduces_in(a: Anatomy, path: str) -> str:
-    return reduced_in(a.options[path]) or "float32"
+    def _told_ranks(self) -> set[str]:
+        """Units (fsdp2) told a number of ranks to be sharded over after forward."""
+        options = self._now.options.items()
+        return {p for p, u in options if type(getattr(u, "reshard_after_forward", None)) is int}

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
+from packaging.version import InvalidVersion, Version
+
 from fsdpfuzz.case import Anatomy, anatomy, variants
 from fsdpfuzz.case.names import parameter_in
 from fsdpfuzz.expect import DIVERGED, beyond_baseline, measured, rounding
@@ -34,6 +36,23 @@ class Invariant(ABC):
     @abstractmethod
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """How a script shows the finding; ``a`` is of the variant that shows it."""
+
+
+_OWN_DTYPE = Version("2.15")
+"""From this release on fsdp2 reduces in the parameters' own dtype unless told another."""
+
+
+def is_from(release: Version, observation: Observation, *, unknown: bool = True) -> bool:
+    """Whether a case ran on that release of torch or a later one; ``unknown`` if nobody knows."""
+    try:
+        return Version(Version(observation.torch).base_version) >= release
+    except InvalidVersion:
+        return unknown
+
+
+def reduces_in_own(observation: Observation) -> bool:
+    """Whether fsdp2 reduces in the parameters' own dtype, and not in that it computes in."""
+    return is_from(_OWN_DTYPE, observation, unknown=False)
 
 
 def tolerance(comparison: Comparison) -> float:

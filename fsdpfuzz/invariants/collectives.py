@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.recipe import Do, Variable, call
 from fsdpfuzz.expect import ANY, KINDS, WHOLE, Bounds, Traffic, traffic
-from fsdpfuzz.invariants.base import Invariant, operation, subjects, variant_name
+from fsdpfuzz.invariants.base import (
+    Invariant,
+    is_from,
+    operation,
+    reduces_in_own,
+    subjects,
+    variant_name,
+)
 from fsdpfuzz.invariants.evidence import SEEN, Evidence, judged
 from fsdpfuzz.observations import Observation, RankReport, Subject
 from fsdpfuzz.verdict import Finding
@@ -119,20 +126,13 @@ def _promised(
     a: Anatomy, observation: Observation
 ) -> Iterator[tuple[RankReport, Subject, int, Sequence[str], Traffic]]:
     """Each operation of which anything is promised, with what was issued in it."""
-    settled = _is_settled(observation.torch)
+    settled, own = is_from(_SETTLED, observation), reduces_in_own(observation)
     for report, subject, run in subjects(a, observation):
         if not subject.issued:
             continue
-        for op, due in traffic(run, report.rank, settled=settled).items():
+        for op, due in traffic(run, report.rank, settled=settled, own=own).items():
             seen = [text for text in subject.issued[op] if text.startswith(KINDS)]
             yield report, subject, op, seen, due
-
-
-def _is_settled(torch: str) -> bool:
-    try:
-        return Version(Version(torch).base_version) >= _SETTLED
-    except InvalidVersion:
-        return True
 
 
 def _odd(seen: Sequence[str], due: Traffic) -> tuple[str, int] | None:

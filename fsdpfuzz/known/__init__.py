@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fsdpfuzz.known.check import Checked, check_known
 from fsdpfuzz.known.defect import TO_WRITE, Backend, Defect, MustNot, Pattern, Predicate
-from fsdpfuzz.known.files import Known, defect_files, is_id, read_defect, write_defect
+from fsdpfuzz.known.files import Known, defect_files, defect_in, is_id, read_defect, write_defect
 from fsdpfuzz.known.propose import Proposal, propose
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Proposal",
     "check_known",
     "defect_files",
+    "defect_in",
     "is_id",
     "propose",
     "read_defect",

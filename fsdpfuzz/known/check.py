@@ -47,10 +47,12 @@ def check_known(
     torch: str,
     backend: str,
     most_ranks: int = 8,
+    lacks: Callable[[CaseSpec], str] = lambda _: "",
 ) -> Iterator[Checked]:
     """Runs the minimal case of each known defect by ``findings_of`` and compares.
 
-    ``findings_of`` gives all findings of a case, known ones too. Those that other versions
+    ``findings_of`` gives all findings of a case, known ones too; ``lacks`` says what a case needs
+    of torch that this one has not. Those that other versions
     have are run as well on a backend that has them: a wrong range is told, too.
     """
     for name, defect in known.defects.items():
@@ -62,6 +64,10 @@ def check_known(
             continue
         if case.world_size > most_ranks:
             detail = f"it needs {case.world_size} ranks"
+            yield Checked(name=name, defect=defect, state="skipped", detail=detail)
+            continue
+        if needs := lacks(case):
+            detail = f"it needs {needs}"
             yield Checked(name=name, defect=defect, state="skipped", detail=detail)
             continue
         findings = findings_of(case)

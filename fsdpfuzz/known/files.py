@@ -118,10 +118,15 @@ def defect_files(path: Path) -> list[Path]:
 
 def read_defect(path: Path) -> Defect:
     """Reads and checks one file; :class:`CaseError` naming file and place."""
-    source = os.fspath(path)
     if not is_id(path.stem):
         reason = f"the name is the id: {ID_WORDS}"
-        raise CaseError(reason, source=source)
+        raise CaseError(reason, source=os.fspath(path))
+    return defect_in(path)
+
+
+def defect_in(path: Path) -> Defect:
+    """The defect in a file of whatever name, checked; :class:`CaseError` naming file and place."""
+    source = os.fspath(path)
     defect = decode_strictly(read_bounded(path), Defect, source)
     check_defect(defect, source)
     return defect

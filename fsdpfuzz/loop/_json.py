@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from fsdpfuzz.corpus import is_special
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.loop._events import Found, Summary
 
@@ -45,10 +46,16 @@ def summary_document(summary: Summary) -> dict[str, Any]:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Writes the document in one go: readers see the old file or the whole new one."""
+    """Writes the document in one go: readers see the old file or the whole new one.
+
+    What is no regular file, a device or a pipe, is written to as it is.
+    """
     data = msgspec.json.format(msgspec.json.encode(sayable(document)), indent=2) + b"\n"
     temporary = None
     try:
+        if is_special(path):
+            path.write_bytes(data)
+            return
         with tempfile.NamedTemporaryFile(
             dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:

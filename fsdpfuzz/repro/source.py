@@ -115,8 +115,10 @@ class _Bare(ast.NodeTransformer):
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        self.generic_visit(node)
-        node.body = _without_docstring(node.body)
+        # The annotations of a dataclass are what it consists of.
+        fields = [s for s in node.body if isinstance(s, ast.AnnAssign) and node.decorator_list]
+        body = (s if s in fields else self.visit(s) for s in _without_docstring(node.body))
+        node.body = [s for s in body if s is not None] or [ast.Pass()]
         return node
 
     def visit_arg(self, node: ast.arg) -> ast.arg:

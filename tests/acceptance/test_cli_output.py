@@ -96,9 +96,29 @@ def test_junit_and_annotations_name_the_findings(program: list[str]) -> None:
     assert "::notice title=known defect::K1 still shows" in done.stdout.splitlines()
 
 
-def test_without_github_there_are_no_annotations(program: list[str]) -> None:
-    done = call(program, *RUN, mode="fault", GITHUB_ACTIONS="")
+@pytest.mark.parametrize("value", ["", "false"])
+def test_without_github_there_are_no_annotations(value: str, program: list[str]) -> None:
+    done = call(program, *RUN, mode="fault", GITHUB_ACTIONS=value)
     assert "::" not in done.stdout
+
+
+def test_whoever_sets_the_variable_means_github(program: list[str]) -> None:
+    done = call(program, *RUN, mode="fault", GITHUB_ACTIONS="1")
+    assert "::error title=" in done.stdout
+
+
+def test_results_can_go_to_what_is_no_file(program: list[str]) -> None:
+    """A device, a pipe, or a link to one is not replaced by a file."""
+    folder = Path(program[1]).parent
+    (folder / "null").symlink_to("/dev/null")
+    options = ("--json", "null", "--junit", "null")
+    assert call(program, *RUN, *options).returncode == 0
+    assert (folder / "null").is_symlink()
+    (folder / "full").symlink_to("/dev/full")
+    done = call(program, *RUN, "--json", "full")
+    assert "fsdpfuzz: full: cannot be written: No space left on device" in done.stderr
+    assert "examples" in done.stdout
+    assert (folder / "full").is_char_device()
 
 
 def test_a_result_that_cannot_be_written_leaves_the_table(program: list[str]) -> None:

@@ -161,6 +161,15 @@ def test_any_case_is_reduced(program: list[str], mode: str, known: str) -> None:
     assert read_entry(path).case == case, "the case itself stays"
 
 
+@pytest.mark.parametrize("option", ["--max-seconds", "--seconds"])
+def test_the_time_limit_is_called_as_that_of_run(program: list[str], option: str) -> None:
+    save(program, make_case((700,)))
+    assert call(program, "minimize", "case.json", option, "60", mode="fault").returncode == 0
+    done = call(program, "minimize", "case.json", option, "0", mode="fault")
+    assert done.returncode == 2
+    assert done.stderr.startswith("fsdpfuzz: --max-seconds: '0' is not a number of seconds")
+
+
 def test_a_case_that_shows_nothing_is_not_reduced(program: list[str]) -> None:
     save(program, make_case((7,)))
     done = call(program, "minimize", "case.json", "-o", "small.json", mode="fault")

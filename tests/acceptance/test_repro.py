@@ -122,10 +122,47 @@ def test_issue_text_holds_the_script(saved: Path, tmp_path: Path) -> None:
     assert "- gloo, 2 ranks" in done.stdout
 
 
+def test_the_issue_of_a_known_defect_says_that_it_is_known(tmp_path: Path) -> None:
+    """The file of one is a case with its finding: no other folder has to explain it."""
+    folder = default_known()
+    assert folder is not None
+    defects = Known.load(folder).defects
+    name = next(name for name, defect in defects.items() if defect.link)
+    linked = defects[name]
+    (tmp_path / "none").mkdir()
+    done = fsdpfuzz(
+        "repro", folder.resolve() / f"{name}.json", "--issue", "--known", "none", cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("# FSDP")
+    assert lines[2] == f"> This is known to fsdpfuzz as {name}: {linked.title}, {linked.link}"
+    assert lines[4] == f"> {linked.reason}"
+    assert "```python" in done.stdout
+
+
+def test_the_script_of_a_known_defect_shows_its_finding(tmp_path: Path) -> None:
+    folder = default_known()
+    assert folder is not None
+    done = fsdpfuzz("repro", folder.resolve() / "fsdp2-repeated-reentrant.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = Known.load(folder).defects["fsdp2-repeated-reentrant"].finding.expected
+    assert expected in done.stdout
+
+
 def test_issue_text_beside_a_file(saved: Path, tmp_path: Path) -> None:
     done = fsdpfuzz("repro", saved, "--issue", "-o", "grad.py", cwd=tmp_path)
     assert done.returncode == 0
     assert (tmp_path / "grad.py").read_text() in done.stdout
+
+
+def test_a_finding_about_collectives_has_a_script(tmp_path: Path) -> None:
+    words = {"invariant": "collectives", "detail": "", "quantity": "collectives"}
+    finding = changed(GRAD, **words, name="all_gather float32 4", observed="2", expected="1")
+    save(tmp_path / "case.json", SMALL, finding)
+    done = fsdpfuzz("repro", "case.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert 'issued.count("all_gather float32 4")' in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["--issue"]])

@@ -204,10 +204,15 @@ def _told(unit: Unit, field: str) -> str:
     return on(precision is not None and getattr(precision, field) != _DEFAULTS[field])
 
 
-def reduced_in(unit: Unit) -> Dtype | None:
-    """The dtype in which a unit reduces gradients, where it says so."""
+def reduced_in(unit: Unit, *, own: bool = False) -> Dtype | None:
+    """The dtype in which a unit reduces gradients, where it says so.
+
+    Without ``reduce_dtype`` that is the one it computes in, or with ``own`` the parameters' own.
+    """
     precision = unit.precision
-    return None if precision is None else precision.reduce or precision.param
+    if precision is None:
+        return None
+    return precision.reduce or (None if own else precision.param)
 
 
 def coarsest(plan: Plan) -> Dtype:

@@ -38,5 +38,7 @@ def gradient_bytes(model: nn.Module) -> int:
         holders |= {held.sharded_param, getattr(held, "_unsharded_param", held.sharded_param)}
     grads = [held.unsharded_accumulated_grad for held in fsdp_params(model)]
     grads += [p.grad for p in holders]
-    local = [getattr(grad, "_local_tensor", grad) for grad in grads if grad is not None]
+    # In newer torch both are the same where it waits.
+    once = {id(grad): grad for grad in grads if grad is not None}
+    local = [getattr(grad, "_local_tensor", grad) for grad in once.values()]
     return sum(grad.numel() * grad.element_size() for grad in local)

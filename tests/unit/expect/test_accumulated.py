@@ -29,7 +29,7 @@ WIDE = Precision(param="bfloat16", reduce="float32")
 
 
 def waiting(
-    precision: Precision | None, *program: Op, rank: int = 0, **changes: object
+    precision: Precision | None, *program: Op, rank: int = 0, own: bool = False, **changes: object
 ) -> int | None:
     """After the second operation from the end: weights 5 x 3 and 5 biases."""
     plan: Plan = Fsdp2Plan(units=(Fsdp2Unit(path="", precision=precision),))
@@ -41,7 +41,7 @@ def waiting(
         "program": program,
     }
     case = CaseSpec(**(values | changes))  # type: ignore[arg-type]
-    return waiting_bytes(anatomy(case), len(case.program) - 1, rank)
+    return waiting_bytes(anatomy(case), len(case.program) - 1, rank, own=own)
 
 
 def test_they_are_whole_and_in_the_dtype_of_the_reduction() -> None:
@@ -49,6 +49,9 @@ def test_they_are_whole_and_in_the_dtype_of_the_reduction() -> None:
     assert waiting(Precision(param="bfloat16"), *WAIT) == 20 * 2
     assert waiting(WIDE, *WAIT) == 20 * 4
     assert waiting(Precision(reduce="float16"), *WAIT, *WAIT) == 20 * 2
+    # As torch has it from 2.15 on.
+    assert waiting(Precision(param="bfloat16"), *WAIT, own=True) == 20 * 4
+    assert waiting(Precision(reduce="float16"), *WAIT, own=True) == 20 * 2
 
 
 def test_reduced_ones_stay_until_they_are_cleared() -> None:

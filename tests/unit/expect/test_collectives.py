@@ -58,6 +58,7 @@ def promised(
     *,
     model: Node = TWO,
     settled: bool = True,
+    own: bool = False,
     world_size: int = 2,
     **changes: Any,
 ) -> dict[int, Traffic]:
@@ -69,7 +70,7 @@ def promised(
         program=program,
         **changes,
     )
-    return dict(traffic(anatomy(case), 0, settled=settled))
+    return dict(traffic(anatomy(case), 0, settled=settled, own=own))
 
 
 def numbers(found: dict[int, Traffic]) -> list[dict[str, str]]:
@@ -211,6 +212,31 @@ def test_recomputation_around_units(
 ) -> None:
     found = promised(plan, checkpoints=(Checkpoint(path=""),), settled=settled)
     assert numbers(found)[1].get(SIX) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "precision", "dtype"),
+    [
+        (False, Precision(param="bfloat16"), "bfloat16"),
+        (True, Precision(param="bfloat16"), "float32"),
+        (True, Precision(param="bfloat16", reduce="bfloat16"), "bfloat16"),
+    ],
+)
+def test_newer_fsdp2_reduces_in_the_parameters_own_dtype(
+    own: bool, precision: Precision, dtype: str
+) -> None:
+    found = numbers(promised(second("", precision=precision), own=own))[1]
+    assert [t.split()[1] for t in found if t.startswith("reduce_scatter")] == [dtype]
+    older = numbers(promised(first("", precision=precision), own=own))[1]
+    kept = precision.reduce or precision.param
+    assert [t.split()[1] for t in older if t.startswith("reduce_scatter")] == [kept]
+
+
+def test_of_an_older_root_told_a_number_of_ranks_nothing_is_promised() -> None:
+    plan = second("", reshard_after_forward=2)
+    assert promised(plan, world_size=4)
+    assert promised(plan, world_size=4, settled=False) == {}
+    assert promised(second("", reshard_after_forward=True), world_size=4, settled=False)
 
 
 def test_recomputation_within_a_unit_is_free() -> None:

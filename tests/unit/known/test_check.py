@@ -9,7 +9,7 @@ import pytest
 
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.known import Defect, Known, check_known
-from fsdpfuzz.loop import Session, SessionSettings, installed_torch
+from fsdpfuzz.loop import Session, SessionSettings, resolve_machine
 from fsdpfuzz.verdict import Finding
 from tests.unit.known.samples import FOLDER, TORCH, crash, defect, two_layers, wrong_gradient
 
@@ -59,6 +59,14 @@ def test_a_case_with_more_ranks_than_there_are_is_not_run() -> None:
         Known({"x": defect()}), never, torch=TORCH, backend="gloo", most_ranks=1
     )
     assert (checked.state, checked.detail) == ("skipped", "it needs 2 ranks")
+
+
+def test_a_case_that_this_torch_cannot_run_is_not_run() -> None:
+    known = Known({"x": defect()})
+    (checked,) = check_known(
+        known, never, torch=TORCH, backend="gloo", lacks=lambda _: "FSDPModule.f() of torch"
+    )
+    assert (checked.state, checked.detail) == ("skipped", "it needs FSDPModule.f() of torch")
 
 
 def test_it_says_what_to_write_and_what_it_saw() -> None:
@@ -137,8 +145,10 @@ def test_another_defect_may_stand_in_front_where_the_entry_does_not_apply() -> N
 @pytest.mark.timeout(600)
 def test_every_one_shows_on_ranks(tmp_path: Path) -> None:
     known = Known.load(FOLDER)
-    torch = installed_torch()
-    with Session(SessionSettings(output=tmp_path, torch=torch, reruns=0)) as session:
+    here = resolve_machine("gloo", (2,))
+    torch = here.torch
+    settings = SessionSettings(output=tmp_path, torch=torch, offers=here.offers, reruns=0)
+    with Session(settings) as session:
         checked = {
             found.name: found
             for found in check_known(
@@ -150,7 +160,6 @@ def test_every_one_shows_on_ranks(tmp_path: Path) -> None:
         }
     assert checked.keys() == known.defects.keys()
     for name, entry in known.defects.items():
-        here = entry.applies(torch=torch, backend="gloo")
-        expected = "shows" if here else "skipped"
+        expected = "shows" if entry.applies(torch=torch, backend="gloo") else "skipped"
         assert checked[name].state == expected, (name, checked[name].detail)
     assert sum(found.state == "shows" for found in checked.values()) > len(checked) // 2

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fsdpfuzz.repro
-from fsdpfuzz.repro import layout
+from fsdpfuzz.repro import layout, source
 from fsdpfuzz.repro.classes import without_options
 from fsdpfuzz.repro.imports import import_lines
 from fsdpfuzz.repro.statements import MANY, merged, rolled
@@ -240,3 +240,10 @@ def test_a_long_call_that_moves_a_tensor_is_no_lost_copy() -> None:
     long = ", ".join(["1"] * 40)
     text = layout.source(ast.parse(f"x = torch.zeros(({long})).to(dtype)").body)
     assert text.splitlines() == [f"x = torch.zeros(({long}))", "x = x.to(dtype)"]
+
+
+def test_a_dataclass_keeps_its_fields_and_other_classes_lose_annotations() -> None:
+    text = "@dataclass\nclass A:\n    x: int\n    y: int = 1\n\nclass B:\n    x: int\n"
+    made = source.parsed("m", text).definitions
+    assert ast.unparse(made["A"]) == "@dataclass\nclass A:\n    x: int\n    y: int = 1"
+    assert ast.unparse(made["B"]) == "class B:\n    pass"
