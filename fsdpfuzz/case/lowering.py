@@ -24,6 +24,7 @@ from fsdpfuzz.case.operations import (
     ZeroGrad,
 )
 from fsdpfuzz.case.operations.forward import calls_below_the_root, most_pending
+from fsdpfuzz.case.optimizer import holds_parameters
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -84,12 +85,8 @@ class Lowering:
     @cached_property
     def has_optimizer(self) -> bool:
         """Whether anything in the program goes through an optimizer."""
-        case = self.a.case
-        used = any(isinstance(op, Step | ZeroGrad) for op in case.program)
-        out = set(case.held_out)
-        return (
-            used and case.optimizer is not None and any(p.fqn not in out for p in self.a.distinct)
-        )
+        used = any(isinstance(op, Step | ZeroGrad) for op in self.a.case.program)
+        return used and holds_parameters(self.a)
 
     @cached_property
     def draws_random(self) -> bool:

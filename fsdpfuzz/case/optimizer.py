@@ -112,6 +112,12 @@ class OptimizerDimension(Dimension):
             yield Simpler(replace(case, optimizer=replace(optimizer, momentum=0.9)))
 
 
-def makes_steps(case: CaseSpec) -> bool:
+def holds_parameters(a: Anatomy) -> bool:
+    """Whether an optimizer has any parameter: none of torch's can be made without."""
+    out = set(a.case.held_out)
+    return a.case.optimizer is not None and any(p.fqn not in out for p in a.distinct)
+
+
+def makes_steps(a: Anatomy) -> bool:
     """Whether there is an optimizer, and the program steps it."""
-    return case.optimizer is not None and any(op.kind() == "step" for op in case.program)
+    return holds_parameters(a) and any(op.kind() == "step" for op in a.case.program)

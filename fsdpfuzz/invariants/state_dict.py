@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case import Anatomy
+from fsdpfuzz.case.paths import innermost
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Items, Value, Variable, call
 from fsdpfuzz.expect import is_cut
 from fsdpfuzz.invariants.base import (
@@ -57,7 +58,7 @@ class StateDictKeys(Invariant):
                     operation=operation(a, entry.op),
                     quantity="entry",
                     name=entry.key,
-                    unit=run.at(entry.op).owners.get(entry.key),
+                    unit=_unit_of(run.at(entry.op), entry.key),
                     ranks=(report.rank,),
                     world_size=a.case.world_size,
                     observed=entry.observed or entry.kind,
@@ -111,7 +112,7 @@ class _StateValues(Invariant):
                 operation=operation(a, worst.op),
                 quantity=self.quantity,
                 name=worst.name,
-                unit=run.at(worst.op).owners.get(worst.name),
+                unit=_unit_of(run.at(worst.op), worst.name),
                 ranks=(report.rank,),
                 world_size=a.case.world_size,
                 observed=f"{worst.observed:.9g}",
@@ -199,3 +200,8 @@ def _detail(comparison: Comparison) -> str:
 
 
 STATE_DICT = (StateDictKeys(), StateDictValues(), StateDictRoundTrip())
+
+
+def _unit_of(a: Anatomy, key: str) -> str | None:
+    """The unit that manages a parameter, or in which a buffer lies."""
+    return a.owners[key] if key in a.owners else innermost(key, tuple(a.units))

@@ -7,6 +7,7 @@ from typing import Literal
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.operations.optim_state import OptimState, may_lack_state
 from fsdpfuzz.case.operations.requires_grad import changes_training
+from fsdpfuzz.case.optimizer import holds_parameters
 from fsdpfuzz.strategies.operations.program import Program
 from fsdpfuzz.strategies.operations.step import gaps_after_a_step
 from fsdpfuzz.strategies.operations.zero_grad import TO_NONE
@@ -21,6 +22,8 @@ def draw(program: Program) -> None:
     """
     d = program.d
     if d.parting != "never" or d.a.switches or not d.chance(4, state_dict=20):
+        return
+    if not holds_parameters(d.a):
         return
     stepped, ops = gaps_after_a_step(program), program.operations()
     changing = changes_training(ops) or calls_below_the_root(ops)

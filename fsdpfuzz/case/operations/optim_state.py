@@ -118,7 +118,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         case = a.case
         if progress.pending or not progress.reduced:
             raise CaseError("the optimizer's state in the middle of an iteration", path=at)
-        if not makes_steps(case):
+        if not makes_steps(a):
             raise CaseError("no optimizer makes a step", path=at)
         if case.probes:
             raise CaseError("a tracked program saves no state", path=at)
