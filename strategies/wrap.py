@@ -35,7 +35,7 @@ def draw(d: Drawing) -> None:
     choice = d.a.fsdp1 and d.parting == "never"
     way = d.pick(("nested", "custom_policy", "module_classes")) if choice else "nested"
     d.trains = d.parting != "never" or not d.chance(1, state_dict=25)
-    split = d.chance(3)
+    split = d.chance(6)
     if way == "module_classes" and _by_classes(d, places) and (split or not d.a.split_ties):
         return
     paths = _chosen(d, places, may_open_root=way == "nested")

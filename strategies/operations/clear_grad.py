@@ -12,8 +12,9 @@ from fsdpfuzz.strategies.operations.program import Program
 def draw(program: Program) -> None:
     """Between a backward that reduces and what uses the gradients: more of them, or a step.
 
-    Of some parameters of a unit, or of all of a flat one; before a step now and then saved, which
-    shows FSDP that they are gone. Shrinks towards none, then towards one parameter.
+    Of some parameters of a unit, now and then with all of another one, or of all of a flat one;
+    before a step now and then saved, which shows FSDP that they are gone. Shrinks towards none, then
+    towards one parameter.
     """
     d = program.d
     original = d.a.fsdp1 and not all(is_flat(d.a, unit) for unit in d.a.units)
@@ -32,9 +33,12 @@ def draw(program: Program) -> None:
     if is_flat(d.a, owner):
         names = [p.fqn for p in d.a.managed[owner]]
     else:
-        flags, one = d.mask(len(names)), d.pick(names)
+        *flags, more, beside = d.mask(len(names) + 2)
+        one, other = d.pick(names), owners[owners.index(owner) - 1]
         some = [n for n, flag in zip(names, flags, strict=True) if flag and n != one]
         names = some or [one]
+        if more and beside and other != owner:
+            names = [*names, *(p.fqn for p in d.a.managed[other])]
     cleared: list[Op] = [ClearGrad(parameters=tuple(names))]
     if d.chance(25):
         cleared.append(state_dict.FULL)

@@ -32,13 +32,14 @@ def held_bytes(model: nn.Module) -> int:
 
 
 def gradient_bytes(model: nn.Module) -> int:
-    """Bytes of gradients on this rank: reduced ones, and those that wait for their reduction."""
+    """Bytes of gradients on this rank: reduced ones, and those that wait for it.
+
+    In newer torch one that waits is both the parameter's and what has accumulated.
+    """
     holders = set(model.parameters())
     for held in fsdp_params(model):
         holders |= {held.sharded_param, getattr(held, "_unsharded_param", held.sharded_param)}
-    grads = [held.unsharded_accumulated_grad for held in fsdp_params(model)]
-    grads += [p.grad for p in holders]
-    # In newer torch both are the same where it waits.
-    once = {id(grad): grad for grad in grads if grad is not None}
-    local = [getattr(grad, "_local_tensor", grad) for grad in once.values()]
+    grads = {held.unsharded_accumulated_grad for held in fsdp_params(model)}
+    grads |= {p.grad for p in holders}
+    local = [getattr(grad, "_local_tensor", grad) for grad in grads if grad is not None]
     return sum(grad.numel() * grad.element_size() for grad in local)

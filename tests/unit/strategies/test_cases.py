@@ -102,8 +102,9 @@ def test_most_of_what_is_drawn_is_worth_a_run(focus: Focus) -> None:
 
 @each_focus
 def test_draws_differ(focus: Focus) -> None:
-    # The loop makes six draws for a case that is to be run, and some of these are kept off.
-    assert len({digest(case) for case in sample(focus).cases}) > 0.4 * SIZE
+    # The loop makes six draws for a case that is to be run, and some of these are kept off. Ranks
+    # part in plain models, of which there are few.
+    assert len({digest(case) for case in sample(focus).cases}) > 0.38 * SIZE
 
 
 @each_focus
