@@ -13,8 +13,8 @@ def draw(program: Program) -> None:
     """Between a backward that reduces and what uses the gradients: more of them, or a step.
 
     Of some parameters of a unit, now and then with all of another one, or of all of a flat one;
-    before a step now and then saved, which shows FSDP that they are gone. Shrinks towards none, then
-    towards one parameter.
+    before a step now and then saved, which shows FSDP that they are gone. Shrinks towards none,
+    then towards one parameter.
     """
     d = program.d
     original = d.a.fsdp1 and not all(is_flat(d.a, unit) for unit in d.a.units)
