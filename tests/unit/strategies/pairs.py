@@ -109,7 +109,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "kept_without_gradient": ON,
             "sharding": ("SHARD_GRAD_OP",),
             "reshard_after_forward": ("int",),
-            "freeze": ("all", "adapters", "alternate"),
+            "freeze": ("all", "adapters"),
             "mixed_unit": ON,
             "zero_grad": ("never",),
             "cleared": CLEARED,
