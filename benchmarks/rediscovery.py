@@ -205,6 +205,7 @@ def page(rows: Mapping[str, Row], bugs: Sequence[Bug]) -> str:
     releases = sorted(rows, key=Version)
     again = {bug_id for row in rows.values() for bug_id in row.found}
     proved = {i for row in rows.values() for i, found in row.found.items() if found.confirmed}
+    public = {bug.id for bug in bugs if bug.link}
     lines = [
         "# Real bugs found again in old releases",
         "",
@@ -212,7 +213,8 @@ def page(rows: Mapping[str, Row], bugs: Sequence[Bug]) -> str:
         "A number is how many examples it took; * that the script showed it, too; ? that it",
         "was not found in as many examples as were drawn; empty: the release has it not.",
         f"Of {len(bugs)} bugs {len(again)} were found again, {len(proved)} with a script that "
-        "shows it.",
+        f"shows it; of the {len(public)} that PyTorch's tracker has, {len(public & again)}. The "
+        "others were met by drawing in the first place.",
         "",
         *table(
             ["bug", "what", *releases],
