@@ -247,6 +247,9 @@ class _Follower:
             for path, calls in made.units.items()
             if not is_whole(a, path)
         }
+        for path in () if a.fsdp1 else set(a.units) - set(made.units):
+            if a.managed.get(path) and self._root(path) in self._stale & reached:
+                found.add(self._gather(path), Bounds(0, ANY), path)  # an older call's turn
         for path, calls in made.units.items():
             self._compares(path, self._called_again(path, calls), found)
         early = list(self._prefetched(made, {p for p, number in own.items() if number == SHARDED}))

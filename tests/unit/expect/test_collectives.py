@@ -13,6 +13,7 @@ from fsdpfuzz.case import (
     CaseSpec,
     Checkpoint,
     Dense,
+    Flip,
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
@@ -27,6 +28,7 @@ from fsdpfuzz.case import (
     Sequential,
     StateDict,
     Step,
+    Switch,
     Tie,
     anatomy,
 )
@@ -83,6 +85,18 @@ def numbers(found: dict[int, Traffic]) -> list[dict[str, str]]:
 
 def once(*texts: str) -> dict[str, str]:
     return dict.fromkeys(texts, "1")
+
+
+def test_a_path_left_behind_may_be_gathered_in_its_old_turn() -> None:
+    paths = Switch(children=(Linear(out=2, bias=False), Linear(out=2)))
+    plan = second("branches.0", "branches.1", "", reshard_after_forward=True)
+    program = (Forward(grad=False), Flip(path="", ranks=(0, 1)), *ITERATION)
+    found = promised(plan, program, model=paths)
+    assert numbers(found)[-1]["all_gather float32 2"] == "at least 0"
+    assert numbers(promised(plan, program[1:], model=paths))[-1].keys() == {
+        "all_gather float32 3",
+        "reduce_scatter float32 6",
+    }
 
 
 @pytest.mark.parametrize(
