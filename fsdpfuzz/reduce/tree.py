@@ -118,17 +118,21 @@ def _by_child(model: _Model) -> Iterator[CaseSpec]:
 def _in_a_row(model: _Model) -> Iterator[CaseSpec]:
     """A module that holds others gives way to a row of them, so that each is called.
 
-    A linear layer at its end stands for parameters that the module has itself.
+    Of one, too: a unit around another stays one, and takes what was put on modules in between. A
+    linear layer at the end stands for parameters that the module has itself.
     """
-    for place in own_places(model.case.model, model.case.inputs.width_out()):
+    places = own_places(model.case.model, model.case.inputs.width_out())
+    for place in places:
         node = place.node
         if node is None or isinstance(node, Sequential):
             continue
         row = tuple(_children(node))
         if row and place.parameters:
             row += (Linear(out=place.width_out, bias=False),)
-        if len(row) > 1:
-            yield from _changed(model, {id(node): Sequential(children=row)})
+        between = [p.path for p in places if p.node is None and within(p.path, place.path)]
+        inside = dict.fromkeys(between, "0") if len(row) == 1 else NOTHING
+        if row:
+            yield from _changed(model, {id(node): Sequential(children=row)}, inside)
 
 
 def _as_linear(model: _Model) -> Iterator[CaseSpec]:
