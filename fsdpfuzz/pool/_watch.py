@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -39,6 +40,7 @@ class Watch:
         digest: str,
         stall: float = STALL,
         ceiling: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.reports: list[RankReport | None] = [None] * len(crew.ranks)
         self.deaths: list[Death] = []
@@ -49,6 +51,7 @@ class Watch:
         self._digest = digest
         self._stall = stall
         self._ceiling = max(ceiling, deadline)
+        self._clock = clock
         self._failed_at = 0.0
         self._progress = Progress()
         self._lost = 0.0
@@ -56,12 +59,12 @@ class Watch:
 
     def wait(self, started: float) -> Hang | None:
         """Until all is known, or the hang that ended the waiting."""
-        looked = time.monotonic()
+        looked = self._clock()
         while True:
             waiting = self._take_in()
             if not waiting:
                 return None
-            now = time.monotonic()
+            now = self._clock()
             self._lost += max(0.0, now - looked - _GAP)
             looked = now
             passed = now - started - self._lost
@@ -140,7 +143,7 @@ class Watch:
         return msgspec.structs.replace(report, rank=rank.rank, digest=self._digest, raised=reason)
 
     def _note_failure(self) -> None:
-        self._failed_at = self._failed_at or time.monotonic()
+        self._failed_at = self._failed_at or self._clock()
 
     def _note_death(self, rank: Rank, code: int) -> None:
         if any(death.rank == rank.rank for death in self.deaths):
@@ -157,7 +160,7 @@ class Watch:
     def _hang(self, waiting: list[Rank], seconds: float) -> Hang:
         recordings = self._crew.recordings()
         progress, late = self._progress, tuple(rank.rank for rank in waiting)
-        progress.look(recordings, self._crew.usage(), time.monotonic())
+        progress.look(recordings, self._crew.usage(), self._clock())
         moves = progress.still < min(self._stall, self._grace)
         stacks = self._crew.stacks()
         found = find_disagreement(recordings, self._through(waiting))

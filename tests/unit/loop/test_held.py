@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,14 @@ from fsdpfuzz.verdict import Verdict
 from tests.unit.loop.standins import Bench, FakeKnown, finding, make_case, outs_of, verdict_of
 
 BIG = finding("big")
+
+
+@pytest.fixture(autouse=True)
+def _interrupts() -> Iterator[None]:
+    """A shell that starts the tests in the background has them ignore the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def is_big(case: CaseSpec, _seen: Observation) -> Verdict:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -17,10 +16,19 @@ from fsdpfuzz.pool._usage import Usage
 from fsdpfuzz.pool._watch import Watch
 from fsdpfuzz.wire import Answer, Collective, Ready, Recording
 
-pytestmark = pytest.mark.alone
-
-
 RAISED = Raised(type="RuntimeError", message="x", stage="s", frame="", documented=False)
+
+
+class Clock:
+    """Goes on while the watch waits, and at no other time: no busy machine moves it."""
+
+    seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+now = Clock()
 
 
 class StillCrew:
@@ -35,6 +43,7 @@ class StillCrew:
 
     def poll(self, seconds: float) -> None:
         self.waits.append(seconds)
+        now.seconds += max(seconds, 0.01)
         self._happen(self.ranks)
 
     def settle(self) -> None:
@@ -84,6 +93,7 @@ def watch(
         digest="d",
         stall=stall,
         ceiling=ceiling,
+        clock=now,
     )
     return made, crew
 
@@ -96,7 +106,7 @@ def test_all_answers_end_the_watch(ranks: list[Rank]) -> None:
     for rank in ranks:
         rank.inbox.append(answer(rank.rank))
     watching, crew = watch(ranks)
-    assert watching.wait(time.monotonic()) is None
+    assert watching.wait(now()) is None
     assert [report.rank for report in watching.reports if report is not None] == [0, 1]
     assert crew.waits == []
 
@@ -107,14 +117,14 @@ def test_what_came_while_the_controller_slept_counts(ranks: list[Rank]) -> None:
             rank.inbox.append(answer(rank.rank))
 
     watching, crew = watch(ranks, happen)
-    assert watching.wait(time.monotonic() - 1000) is None
+    assert watching.wait(now() - 1000) is None
     assert crew.waits == [0.0]
 
 
 def test_a_deadline_that_passed_is_a_hang(ranks: list[Rank]) -> None:
     ranks[0].inbox.append(answer(0))
     watching, _ = watch(ranks)
-    hang = watching.wait(time.monotonic() - 1000)
+    hang = watching.wait(now() - 1000)
     assert hang is not None
     assert (hang.ranks, hang.deadline, hang.after_failure) == ((1,), 60.0, False)
     assert hang.stages == ("stage 0", "stage 1")
@@ -124,7 +134,7 @@ def test_a_deadline_that_passed_is_a_hang(ranks: list[Rank]) -> None:
 def test_after_a_failure_only_the_grace_is_waited(ranks: list[Rank]) -> None:
     ranks[1].inbox.append(answer(1, raised=RAISED))
     watching, crew = watch(ranks, grace=0.05)
-    hang = watching.wait(time.monotonic())
+    hang = watching.wait(now())
     assert hang is not None
     assert (hang.ranks, hang.deadline, hang.after_failure) == ((0,), 0.05, True)
     assert max(crew.waits) <= 0.05
@@ -154,7 +164,7 @@ def test_ranks_that_disagree_for_certain_and_stand_still_need_no_deadline(
 
     watching, crew = watch(ranks, happen, stall=0.0)
     crew.readings = readings
-    hang = watching.wait(time.monotonic())
+    hang = watching.wait(now())
     assert (hang is not None) is stuck
     assert len(crew.waits) == (2 if stuck else 8)
     if hang is not None:
@@ -170,14 +180,14 @@ def test_ranks_that_move_are_not_stuck_whatever_they_disagree_on(ranks: list[Ran
                 rank.inbox.append(answer(rank.rank))
 
     watching, crew = watch(ranks, happen, stall=0.0)
-    assert watching.wait(time.monotonic()) is None
+    assert watching.wait(now()) is None
 
 
 def test_a_rank_that_ended_without_a_collective_is_not_waited_for(ranks: list[Rank]) -> None:
     ranks[1].inbox.append(answer(1))
     watching, crew = watch(ranks, stall=0.0)
     crew.readings = (at(1, "all_gather"), Recording("idle"))
-    hang = watching.wait(time.monotonic())
+    hang = watching.wait(now())
     assert hang is not None
     assert (hang.ranks, hang.odd_ranks, hang.after_failure) == ((0,), (1,), False)
     assert "ended without a collective #1" in hang.disagreement
@@ -196,7 +206,7 @@ def test_a_rank_that_sent_what_nobody_asked_for_is_dead_whatever_else_it_sent(
     ranks[0].inbox.append(answer(0))
     ranks[1].inbox += [message, answer(1)]
     watching, _ = watch(ranks, happen)
-    assert watching.wait(time.monotonic()) is None
+    assert watching.wait(now()) is None
     (death,) = watching.deaths
     assert (death.rank, death.exitcode, death.stage) == (1, -9, "stage 1")
     assert death.output.startswith("(killed because it sent a")
@@ -207,7 +217,7 @@ def test_a_report_of_another_case_is_no_pass(ranks: list[Rank]) -> None:
     ranks[0].inbox.append(answer(0))
     ranks[1].inbox.append(Answer(number=7, report=RankReport(rank=1, digest="e")))
     watching, _ = watch(ranks)
-    assert watching.wait(time.monotonic()) is None
+    assert watching.wait(now()) is None
     report = watching.reports[1]
     assert report is not None
     assert report.raised is not None
@@ -230,12 +240,12 @@ def late(
 
     watching, crew = watch(ranks, happen, stall=0.0, **{"ceiling": 1000.0} | times)
     crew.readings, crew.used = LATE, used
-    return watching.wait(time.monotonic() - 61), len(crew.waits)
+    return watching.wait(now() - 61), len(crew.waits)
 
 
 def in_line(rank: int) -> Usage:
     """One rank that stands in line for a processor all the time."""
-    return Usage(waited=time.monotonic() if rank == 1 else 0.0)
+    return Usage(waited=now() if rank == 1 else 0.0)
 
 
 def waits_for_a_disk(rank: int) -> Usage:
@@ -243,17 +253,17 @@ def waits_for_a_disk(rank: int) -> Usage:
 
 
 def computes_slowly(rank: int) -> Usage:
-    return Usage(ran=time.monotonic())
+    return Usage(ran=now())
 
 
 def take_turns(rank: int) -> Usage:
     """Ranks that wake each other up, and stand in line each time."""
-    return Usage(waited=0.45 * time.monotonic())
+    return Usage(waited=0.45 * now())
 
 
 def helpers_stand_in_line(rank: int) -> Usage:
     """On a busy machine; seen at nine processes a core."""
-    return Usage(ran=0.002 * time.monotonic(), waited=0.17 * time.monotonic())
+    return Usage(ran=0.002 * now(), waited=0.17 * now())
 
 
 @pytest.mark.parametrize("used", [in_line, take_turns, waits_for_a_disk, computes_slowly])
@@ -273,7 +283,7 @@ def test_ranks_that_all_sleep_are_stuck(ranks: list[Rank], used: Callable[[int],
 
 def test_a_rank_that_had_a_processor_for_a_whole_deadline_is_stuck(ranks: list[Rank]) -> None:
     looks = iter(range(1000))
-    hang, _ = late(ranks, lambda _: Usage(ran=61.0 * next(looks), waited=time.monotonic()))
+    hang, _ = late(ranks, lambda _: Usage(ran=61.0 * next(looks), waited=now()))
     assert hang is not None
     assert hang.evident
 
@@ -294,12 +304,12 @@ def test_ranks_that_move_at_their_deadline_go_on(ranks: list[Rank]) -> None:
                 rank.inbox.append(answer(rank.rank))
 
     watching, crew = watch(ranks, happen, stall=0.0, ceiling=1000.0)
-    assert watching.wait(time.monotonic() - 61) is None
+    assert watching.wait(now() - 61) is None
 
 
 def test_ranks_that_disagree_had_no_want_of_a_processor(ranks: list[Rank]) -> None:
     watching, crew = watch(ranks, stall=0.0)
     crew.readings, crew.used = (at(1, "all_gather"), at(1, "broadcast")), in_line
-    hang = watching.wait(time.monotonic())
+    hang = watching.wait(now())
     assert hang is not None
     assert hang.evident
