@@ -35,13 +35,26 @@ class Progress:
         self._moved: tuple[Usage, ...] = ()
         self._moved_at = 0.0
 
-    def look(self, recordings: tuple[Recording, ...], usage: Sequence[Usage], now: float) -> None:
-        """Takes in where the ranks are, and what they had of the processors so far."""
+    def look(
+        self,
+        recordings: tuple[Recording, ...],
+        usage: Sequence[Usage],
+        *,
+        before: float,
+        after: float,
+    ) -> None:
+        """Takes in where the ranks are, and what they had of the processors so far.
+
+        That was read between the two times. Time counts from after one reading to before the
+        next: were this process off its processor in between, ranks that stand in line all the
+        while would look as if they had rested.
+        """
         if not self._first:
-            self._first, self._first_at = tuple(usage), now
+            self._first, self._first_at = tuple(usage), after
         if recordings != self.recordings:
-            self.recordings, self._moved, self._moved_at = recordings, tuple(usage), now
-        self.still, self._watched = now - self._moved_at, now - self._first_at
+            self.recordings, self._moved, self._moved_at = recordings, tuple(usage), after
+        self.still = max(0.0, before - self._moved_at)
+        self._watched = max(0.0, before - self._first_at)
         self.since, self._whole = _since(usage, self._moved), _since(usage, self._first)
 
     def stuck(self, ranks: Collection[int], enough: float) -> bool:

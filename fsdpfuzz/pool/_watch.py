@@ -27,7 +27,8 @@ class Watch:
 
     Ranks that disagree on a collective for certain, and have not moved for ``stall``, will
     not move any more: they need no deadline. Ranks that still move when the time is over, or
-    that did not get a processor, have until ``ceiling``.
+    that did not get a processor, have until ``ceiling``. ``clock`` tells the seconds of which
+    `wait` is given the start.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Watch:
             passed = now - started - self._lost
             patience = self._patience(started)
             if self._failed_at or passed >= min(self._grace, self._stall):
-                self._progress.look(self._crew.recordings(), self._crew.usage(), now)
+                self._look(self._crew.recordings())
             if self._is_over(waiting, passed, patience):
                 # This process may have been stopped or starved: what came counts.
                 self._crew.poll(0.0)
@@ -79,6 +80,11 @@ class Watch:
                 return self._hang(waiting, passed) if waiting else None
             left = patience - passed
             self._crew.poll(min(left, _LOOK) if left > 0 else _LOOK / 4)
+
+    def _look(self, recordings: tuple[Recording, ...]) -> None:
+        before = self._clock()
+        usage = self._crew.usage()
+        self._progress.look(recordings, usage, before=before, after=self._clock())
 
     def _patience(self, started: float) -> float:
         """Seconds after which ranks that are stuck are given up."""
@@ -160,7 +166,7 @@ class Watch:
     def _hang(self, waiting: list[Rank], seconds: float) -> Hang:
         recordings = self._crew.recordings()
         progress, late = self._progress, tuple(rank.rank for rank in waiting)
-        progress.look(recordings, self._crew.usage(), self._clock())
+        self._look(recordings)
         moves = progress.still < min(self._stall, self._grace)
         stacks = self._crew.stacks()
         found = find_disagreement(recordings, self._through(waiting))

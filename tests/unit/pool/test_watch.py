@@ -248,6 +248,11 @@ def in_line(rank: int) -> Usage:
     return Usage(waited=now() if rank == 1 else 0.0)
 
 
+def mostly_in_line(rank: int) -> Usage:
+    """More than the helpers of one rank do, and less than all ranks do that take turns."""
+    return Usage(waited=0.6 * now() if rank == 1 else 0.0)
+
+
 def waits_for_a_disk(rank: int) -> Usage:
     return Usage(blocked=rank == 1)
 
@@ -266,10 +271,23 @@ def helpers_stand_in_line(rank: int) -> Usage:
     return Usage(ran=0.002 * now(), waited=0.17 * now())
 
 
-@pytest.mark.parametrize("used", [in_line, take_turns, waits_for_a_disk, computes_slowly])
+@pytest.mark.parametrize(
+    "used", [in_line, mostly_in_line, take_turns, waits_for_a_disk, computes_slowly]
+)
 def test_a_late_rank_that_wants_a_processor_is_waited_for(
     ranks: list[Rank], used: Callable[[int], Usage]
 ) -> None:
+    assert late(ranks, used) == (None, 10)
+
+
+def test_a_pause_of_the_controller_is_no_rest_of_the_ranks(ranks: list[Rank]) -> None:
+    """It falls between its clock and what the kernel says of the ranks."""
+    pauses = iter((30.0,))
+
+    def used(rank: int) -> Usage:
+        now.seconds += next(pauses, 0.0)
+        return in_line(rank)
+
     assert late(ranks, used) == (None, 10)
 
 
