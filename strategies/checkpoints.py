@@ -66,6 +66,11 @@ def place(d: Drawing, placed: tuple[Checkpoint, ...]) -> None:
     d.put(checkpoints=placed)
 
 
+def not_reentrant(placed: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+    """The same checkpoints, none of them reentrant."""
+    return tuple(msgspec.structs.replace(c, reentrant=False) for c in placed)
+
+
 def _calm(d: Drawing, placed: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
     """The same, not reentrant where only a part of a unit would be, or the same part twice."""
     from fsdpfuzz.case import anatomy

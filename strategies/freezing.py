@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fsdpfuzz.case import Fsdp1Unit, adapter_names
+from fsdpfuzz.case import Fsdp1Unit, adapter_names, kept_whole
 from fsdpfuzz.strategies.drawing import Drawing
 
 _MASKS = ("none", "none", "units", "random", "alternate", "adapters")
@@ -16,6 +16,8 @@ def draw(d: Drawing) -> None:
     What is flattened into one parameter is frozen as a whole, but for a few draws: FSDP refuses
     them. Some used parameter stays trainable unless the inputs require grad; then, rarely, all
     are frozen. Targets of ties follow their source.
+
+    What stays whole until backward frees it is seldom frozen: it is known to stay so then.
 
     Shrinks towards no frozen parameter, then towards few of them.
     """
@@ -61,6 +63,8 @@ def _held(d: Drawing, kind: str, free: Sequence[str]) -> set[str]:
         return {name for i, name in enumerate(free) if i % 2 == 1 - first}
     units = list(dict.fromkeys(d.a.owners[name] for name in free))
     held = dict(zip(units, d.mask(len(units)), strict=True))
+    if not d.chance(40):
+        held |= dict.fromkeys(kept_whole(d.a), False)
     return {name for name in free if held[d.a.owners[name]]}
 
 

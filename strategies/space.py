@@ -72,12 +72,19 @@ def _cases(
     d.case = _simplest(d.pick(apis), d.pick(world_sizes))
     for dimension, part in _parts():
         before = d.case
-        part(d)
+        draw(_part(part, d))
         # Drawn all the same, so that a seed gives like cases on every torch.
         if not offers.issuperset(dimension.newer):
             d.case = before
     d.put(seed=d.between(0, 127))
     return d.case
+
+
+@st.composite
+def _part(draw: Draw, part: Part, d: Drawing) -> None:
+    """A dimension's choices in one span, so that Hypothesis can set all of them back at once."""
+    d.draw = draw
+    part(d)
 
 
 def _simplest(api: Api, world_size: int) -> CaseSpec:

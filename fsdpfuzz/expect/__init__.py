@@ -17,7 +17,7 @@ from fsdpfuzz.expect.bytes import (
     waiting_bytes,
     whole_bytes,
 )
-from fsdpfuzz.expect.collectives import ANY, KINDS, WHOLE, Bounds, Traffic, collective, traffic
+from fsdpfuzz.expect.collectives import traffic
 from fsdpfuzz.expect.offloads import offload_entries
 from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting
 from fsdpfuzz.expect.reshards import backward_reshards, may_stay_whole, unreached_roots
@@ -33,6 +33,7 @@ from fsdpfuzz.expect.rounding import (
     rounding,
 )
 from fsdpfuzz.expect.state_dict import is_cut, optional_keys, state_keys
+from fsdpfuzz.expect.traffic import ANY, KINDS, WHOLE, Bounds, Traffic, collective
 from fsdpfuzz.expect.variants import same_arithmetic
 
 __all__ = [

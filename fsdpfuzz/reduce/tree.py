@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -56,6 +57,7 @@ def smaller_models(case: CaseSpec) -> Iterator[CaseSpec]:
     yield from _in_a_row(model)
     yield from _as_linear(model)
     yield from _as_two_layers(model)
+    yield from _two_in_one(model)
     yield from _plainer(model)
     yield from _dense_inputs(model)
     yield from _narrower(case)
@@ -170,6 +172,17 @@ def _as_two_layers(model: _Model) -> Iterator[CaseSpec]:
         if len(inner) > 1:
             biased = replace(layer, bias=True)
             yield from _changed(model, {id(node): Sequential(children=(biased, biased))})
+
+
+def _two_in_one(model: _Model) -> Iterator[CaseSpec]:
+    """Two linear layers in a row give way to one with a bias, which has as many parameters."""
+    for node in model.nodes:
+        if not isinstance(node, Sequential):
+            continue
+        for i, (first, second) in enumerate(pairwise(node.children)):
+            if isinstance(first, Linear) and isinstance(second, Linear) and not second.bias:
+                left = (*node.children[:i], replace(second, bias=True), *node.children[i + 2 :])
+                yield from _changed(model, {id(node): Sequential(children=left)})
 
 
 def _plainer(model: _Model) -> Iterator[CaseSpec]:

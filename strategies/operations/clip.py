@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from fsdpfuzz.case import Anatomy, anatomy
+from fsdpfuzz.case import Anatomy, Backward, anatomy
 from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.strategies.operations.program import Program
 
@@ -29,7 +29,8 @@ def draw(program: Program) -> None:
             clip = _drawn(program)
         if None in a.owners.values() or (a.fsdp1 and "" not in a.options) or d.chance(10):
             continue
-        used = (i for i, op in enumerate(iteration) if op.needs_reduced)
+        last = max(i for i, op in enumerate(iteration) if isinstance(op, Backward))
+        used = (i for i, op in enumerate(iteration) if i > last and op.needs_reduced)
         iteration.insert(next(used, len(iteration)), clip)
 
 

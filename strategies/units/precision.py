@@ -25,7 +25,7 @@ def draw(d: Drawing) -> None:
         buffers and not (d.a.fsdp1 and "" in d.a.units)
     ):
         return
-    often = 15 if buffers else 8
+    often = 16 if buffers else 10
     if not d.chance(often, fine_tune=40, memory=40) or d.apart:
         return
     param, reduce = d.pick(_HALF), d.pick(_REDUCED)

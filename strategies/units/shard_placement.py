@@ -10,12 +10,12 @@ from fsdpfuzz.strategies.drawing import Drawing, one_unit
 def draw(d: Drawing) -> None:
     """For some parameters of each unit another dimension that divides evenly, as FSDP wants it.
 
-    Counted from the first or from the last, rarely an uneven one: FSDP refuses it. Now and then
-    the first dimension by name. Shrinks towards none.
+    Counted from the first or from the last, rarely an uneven one: FSDP refuses it. In half of the
+    cases the first dimension by name where no other is even. Shrinks towards none.
     """
-    if d.a.fsdp1 or not d.chance(12):
+    if d.a.fsdp1 or not d.chance(16):
         return
-    anyhow = d.chance(3)
+    anyhow, by_rows = d.chance(3), d.chance(50)
     units: tuple[Unit, ...] = d.case.plan.units
     for i, unit in enumerate(units):
         owned = d.a.owned[unit.path]
@@ -25,7 +25,7 @@ def draw(d: Drawing) -> None:
             shape = parameter.shape
             even = [n for n, size in enumerate(shape) if n and (anyhow or size % ranks == 0)]
             dims = [*even, *(n - len(shape) for n in even)]
-            if not dims and shape and d.chance(50):
+            if not dims and shape and by_rows:
                 dims = [0, -len(shape)]
             if wanted and dims:
                 named = d.a.canonical(parameter.fqn)

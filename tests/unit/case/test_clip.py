@@ -174,10 +174,21 @@ def test_plainer_neighbours() -> None:
     for plainer, words in (
         (Clip(max_norm=0.5, error_if_nonfinite=True), "clipping by another norm than the 2-norm"),
         (Clip(max_norm=0.5, norm_type="inf"), "error_if_nonfinite"),
-        (Clip(max_norm=1.0, norm_type="inf", error_if_nonfinite=True), ""),
+        (Clip(max_norm=0.1, norm_type="inf", error_if_nonfinite=True), ""),
     ):
         assert words == next(s.words for s, c in zip(found, clips, strict=True) if c == plainer)
+    assert Clip(max_norm=1.0, norm_type="inf", error_if_nonfinite=True) not in clips
     assert case not in [s.case for s in found]
+
+
+@pytest.mark.parametrize(("size", "smaller"), [(0.1, set()), (1.0, {0.1}), (30.0, {0.1, 1.0})])
+def test_it_clips_by_less_until_even_a_small_model_is_clipped(
+    size: float, smaller: set[float]
+) -> None:
+    case = clipped(Clip(max_norm=size))
+    found = [s.case for d in DIMENSIONS for s in d.simpler(case)]
+    seen = {op.max_norm for case in found for op in case.program if isinstance(op, Clip)}
+    assert seen - {size} == smaller
 
 
 def test_words() -> None:

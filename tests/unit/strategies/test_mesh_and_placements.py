@@ -7,17 +7,15 @@ from collections import Counter
 import pytest
 
 from fsdpfuzz.case import CaseSpec, Fsdp2Unit, anatomy, check, features, foreseen_rejections
-from fsdpfuzz.loop._hypothesis import drive
 from fsdpfuzz.strategies import cases
+from tests.unit.strategies import sample
 
 NUMBER = 250
 
 
 def drawn(world_size: int, api: str, seed: int = 3) -> list[CaseSpec]:
-    found: list[CaseSpec] = []
     strategy = cases(focus="state_dict", apis=(api,), world_sizes=(world_size,))
-    drive(strategy, found.append, seed=seed, max_examples=NUMBER)
-    return found
+    return list(sample.drawn(strategy, NUMBER, seed).cases)
 
 
 @pytest.mark.parametrize("api", ["fsdp1", "fsdp2"])

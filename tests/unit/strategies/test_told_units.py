@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fsdpfuzz.case import CaseSpec, features, is_sound
+from fsdpfuzz.case import NEWER, CaseSpec, features, is_sound
 from fsdpfuzz.case.divide_factor import DivideFactor
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.strategies import FOCUSES, cases
@@ -36,9 +36,10 @@ def test_every_factor_is_drawn_with_sums_and_without() -> None:
 
 
 def test_both_shrink_to_the_plainest_and_to_none() -> None:
-    found = minimal(cases(apis=("fsdp2",)), lambda case: case.divide_factor)
+    space = cases(apis=("fsdp2",), offers=tuple(NEWER))
+    found = minimal(space, lambda case: case.divide_factor)
     assert found.divide_factor == DivideFactor(factor=1.0, force_sum=True)
     assert found.micro_batches is None
-    kept = minimal(cases(apis=("fsdp2",)), lambda c: c.micro_batches and c.micro_batches.keep_whole)
+    kept = minimal(space, lambda case: case.micro_batches and case.micro_batches.keep_whole)
     assert kept.micro_batches == MicroBatches(keep_whole=True)
     assert kept.divide_factor is None
