@@ -137,6 +137,7 @@ from fsdpfuzz.case.units.precision import (
     cast_buffer,
     coarsest,
     coarsest_buffer,
+    dtypes_fit,
 )
 from fsdpfuzz.case.units.use_orig_params import mixed_units
 from fsdpfuzz.case.variants import Variant, variant_of, variants
@@ -251,6 +252,7 @@ __all__ = [
     "default_of",
     "depth",
     "digest",
+    "dtypes_fit",
     "encode",
     "ever_frozen",
     "features",

@@ -17,6 +17,7 @@ from fsdpfuzz.case import (
     calls_by_the_book,
     decode,
     digest,
+    dtypes_fit,
     encode,
     foreseen_rejections,
 )
@@ -29,7 +30,7 @@ def simpler(case: CaseSpec) -> Iterator[Simpler]:
 
     Dimensions give those of their own (`Dimension.simpler`), the model is taken apart here. A
     neighbour that FSDP documents to refuse is left out, unless the case is refused itself, and
-    so is one that calls modules as FSDP documents not to.
+    so is one that calls modules as FSDP documents not to, or whose units' dtypes clash.
     """
     seen = {digest(case)}
     for neighbour in _all(case):
@@ -64,7 +65,10 @@ def usable(case: CaseSpec, neighbour: CaseSpec) -> bool:
     """Whether a neighbour can be read back, and is refused, or misuse, only if the case is."""
     if _unsound(neighbour) is not None or (_refused(neighbour) and not _refused(case)):
         return False
-    return calls_by_the_book(anatomy(neighbour)) or not calls_by_the_book(anatomy(case))
+    return all(
+        holds(anatomy(neighbour)) or not holds(anatomy(case))
+        for holds in (calls_by_the_book, dtypes_fit)
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -20,6 +20,7 @@ from fsdpfuzz.loop import (
     SessionSettings,
     Summary,
     default_known,
+    resolve_machine,
     run,
     write_script,
 )
@@ -27,6 +28,8 @@ from fsdpfuzz.repro import verify
 
 UNITS = "tests.planted.units"
 MAX_LINES = 60
+LONGER = 85
+"""Of a script that needs a second iteration, or modules of its own, whatever it is about."""
 
 
 def hunt(
@@ -45,12 +48,16 @@ def hunt(
     """A run under a plant; a finding is reduced in ``tries`` runs of a case at most.
 
     It ends before ``number`` examples once it has new findings whose keys start with each of
-    ``until``, reduced and scripted.
+    ``until``, reduced and scripted. How soon faults are found the benchmark measures: ``number``
+    leaves room, since what comes by then changes with each change of a strategy.
     """
     profile = replace(PROFILES["dev"], shrink_tries=tries, shrink_seconds=600.0)
+    here = resolve_machine(backend, world_sizes)
     settings = RunSettings(
         session=SessionSettings(
             backend=backend,
+            torch=here.torch,
+            offers=here.offers,
             output=folder,
             known=default_known(),
             plant=plant,

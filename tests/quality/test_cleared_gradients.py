@@ -5,15 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from fsdpfuzz.case import features
-from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+from tests.planted.hunting import (
+    LONGER,
+    assert_shown_by_its_script,
+    case_of,
+    found_by,
+    hunt,
+    linears,
+)
+
+KEY = "grad_parity/mismatch/fsdp1"
 
 
 def test_a_gradient_that_comes_back(tmp_path: Path) -> None:
     plant = "benchmarks.faults.plants:cleared_gradient_written_back"
-    summary = hunt(plant, tmp_path, number=150, apis=("fsdp1",))
-    found = found_by(summary, "grad_parity/mismatch/fsdp1")
+    summary = hunt(plant, tmp_path, number=400, apis=("fsdp1",), until=(KEY,))
+    found = found_by(summary, KEY)
     case = case_of(found)
     assert linears(case) <= 2
     assert features(case)["cleared"] != "no"
     assert features(case)["use_orig_params"] == "on"
-    assert_shown_by_its_script(found)
+    assert_shown_by_its_script(found, lines=LONGER)

@@ -5,13 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from fsdpfuzz.case import features
-from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+from tests.planted.hunting import (
+    LONGER,
+    assert_shown_by_its_script,
+    case_of,
+    found_by,
+    hunt,
+    linears,
+)
+
+KEY = "no_crash/crash/fsdp2"
 
 
 def test_a_unit_that_backward_reaches_by_its_second_output(tmp_path: Path) -> None:
     plant = "benchmarks.faults.plants:fsdp2_first_output_hooked"
-    found = found_by(hunt(plant, tmp_path, number=100), "no_crash/crash/fsdp2")
+    found = found_by(hunt(plant, tmp_path, number=400, until=(KEY,)), KEY)
     case = case_of(found)
     assert linears(case) <= 2
     assert "outputs" in features(case)["kinds"]
-    assert_shown_by_its_script(found)
+    assert_shown_by_its_script(found, lines=LONGER)

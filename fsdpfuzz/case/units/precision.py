@@ -242,6 +242,25 @@ def computed_in(unit: Unit) -> Dtype | None:
     return None if unit.precision is None else unit.precision.param
 
 
+def dtypes_fit(a: Anatomy) -> bool:
+    """Whether each unit in another one gets and puts out what that one computes in.
+
+    fsdp2 casts a unit's inputs, fsdp1 if ``cast_forward_inputs`` says so; fsdp2 alone casts
+    outputs, to ``output_dtype``.
+    """
+    for path, unit in a.options.items():
+        outer = innermost(path.rpartition(".")[0], a.options) if path else None
+        if outer is None:
+            continue
+        around = computed_in(a.options[outer]) or "float32"
+        own, told = computed_in(unit) or "float32", unit.precision
+        casts = told is not None and told.cast_inputs is (True if a.fsdp1 else None)
+        put_out = own if told is None else told.output or own
+        if put_out != around or (own != around and not casts):
+            return False
+    return True
+
+
 def coarsest_buffer(a: Anatomy) -> Dtype | None:
     """The coarsest dtype to which a unit casts its buffers; None where none does."""
     names = [

@@ -23,6 +23,7 @@ from fsdpfuzz.case import (
     check,
     coarsest,
     decode,
+    dtypes_fit,
     encode,
     features,
     is_sound,
@@ -186,3 +187,33 @@ def test_words_and_a_policy_without_them() -> None:
     plain = encode(with_policies(Precision(param="bfloat16"), None))
     for field in (b"output", b"cast_inputs", b"cast_root_inputs", b"keep_low_grads"):
         assert field not in plain
+
+
+@pytest.mark.parametrize(
+    ("inner", "root", "fit"),
+    [
+        (None, None, True),
+        (Precision(param="bfloat16"), Precision(param="bfloat16"), True),
+        (Precision(param="bfloat16"), None, False),
+        (OUT, None, True),
+        (OUT, Precision(param="bfloat16"), False),
+        (UNCAST, Precision(param="bfloat16"), True),
+        (Precision(param="bfloat16", output="float32", cast_inputs=False), None, False),
+        (None, Precision(param="float16"), False),
+        (Precision(output="float16"), Precision(param="float16"), True),
+    ],
+)
+def test_a_unit_has_to_fit_into_the_one_around_it(
+    inner: Precision | None, root: Precision | None, fit: bool
+) -> None:
+    units = (Fsdp2Unit(path="0", precision=inner), Fsdp2Unit(path="", precision=root))
+    assert dtypes_fit(anatomy(make(Fsdp2Plan(units=units), model=LAYERS))) is fit
+
+
+def test_inner_units_of_fsdp1_cast_inputs_if_told_and_outputs_never() -> None:
+    half = Precision(param="float16", cast_inputs=True)
+    for root, fit in ((half, True), (None, False)):
+        units = (Fsdp1Unit(path="0", precision=half), Fsdp1Unit(path="", precision=root))
+        assert dtypes_fit(anatomy(make(Fsdp1Plan(units=units), model=LAYERS))) is fit
+    units = (Fsdp1Unit(path="0", precision=half), Fsdp1Unit(path="1"))
+    assert dtypes_fit(anatomy(make(Fsdp1Plan(units=units), model=LAYERS)))

@@ -23,6 +23,7 @@ from fsdpfuzz.case import (
     Fsdp2Unit,
     Linear,
     Norm,
+    Precision,
     Sequential,
     Simpler,
     StateDict,
@@ -31,6 +32,7 @@ from fsdpfuzz.case import (
     as_document,
     decode,
     digest,
+    dtypes_fit,
     encode,
     foreseen_rejections,
     within,
@@ -290,3 +292,20 @@ def test_a_switch_gives_way_to_a_row_and_its_flips_go() -> None:
     (made,) = (found.case for found in simpler(case) if found.case.model == row)
     assert [unit.path for unit in made.plan.units] == ["1", ""]
     assert made.program == (Forward(), Backward())
+
+
+def test_no_neighbour_puts_out_what_does_not_fit() -> None:
+    plan = Fsdp2Plan(
+        units=(
+            Fsdp2Unit(path="0", precision=Precision(param="float16", output="float32")),
+            Fsdp2Unit(path=""),
+        )
+    )
+    model = Sequential(children=(Linear(out=1), Linear(out=1)))
+    case = CaseSpec(
+        world_size=2, model=model, inputs=Dense(width=1), plan=plan, program=(Forward(),)
+    )
+    left = [neighbour.case for neighbour in simpler(case)]
+    kept = [c for c in left if [u.path for u in c.plan.units] == ["0", ""] and c.model == model]
+    assert kept
+    assert all(dtypes_fit(anatomy(c)) for c in left)

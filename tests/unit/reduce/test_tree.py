@@ -191,3 +191,17 @@ def test_a_module_with_parameters_of_its_own_gives_way_to_a_row() -> None:
     (made,) = (c for c in smaller_models(case) if c.model == row)
     assert [unit.path for unit in made.plan.units] == ["0", ""]
     assert not _unsound(made)
+
+
+def test_two_layers_give_way_to_one_with_a_bias() -> None:
+    layer = Linear(out=3, bias=False)
+    case = CaseSpec(
+        world_size=2,
+        model=seq(layer, layer, layer),
+        inputs=Dense(width=3),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path="2"), Fsdp2Unit(path=""))),
+        program=(Forward(),),
+    )
+    found = [c for c in smaller_models(case) if c.model == seq(Linear(out=3), layer)]
+    assert [[unit.path for unit in c.plan.units] for c in found] == [["1", ""]]
+    assert not _unsound(found[0])

@@ -19,6 +19,7 @@ from fsdpfuzz.case import (
     Variant,
     anatomy,
     calls_by_the_book,
+    dtypes_fit,
     features,
     is_orderly,
     mixed_units,
@@ -68,6 +69,7 @@ def test_nothing_uses_gradients_or_saves_state_before_they_are_reduced(focus: Fo
     for case in sample(focus).cases:
         assert is_orderly(case.program)
         assert calls_by_the_book(anatomy(case))
+        assert dtypes_fit(anatomy(case)), case
         assert case.program
 
 
