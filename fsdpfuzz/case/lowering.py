@@ -287,7 +287,7 @@ class Lowering:
 
     @property
     def _single_use_of_mesh(self) -> bool:
-        """Whether one unit is made, once, on a mesh without names: a longer one reads worse there."""
+        """Whether one unit is made, once, on a mesh without names: one with names is too long."""
         saves = [op for op in self.a.case.program if op.wraps]
         again = any(not isinstance(op, StateDict) or self.loads_state for op in saves)
         return len(self.a.plan.units) == 1 and not again and self.a.case.mesh is None
