@@ -28,6 +28,9 @@ from fsdpfuzz.repro import verify
 
 UNITS = "tests.planted.units"
 MAX_LINES = 60
+ROOM = 400
+"""Examples within which a fault is met: what comes by in fewer changes with each change of a
+strategy. How soon faults are found the benchmark measures."""
 LONGER = 85
 """Of a script that needs a second iteration, or modules of its own, whatever it is about."""
 
@@ -37,7 +40,7 @@ def hunt(
     folder: Path,
     *,
     property_name: str = "parity",
-    number: int = 30,
+    number: int = ROOM,
     backend: Backend = "gloo",
     tries: int = PROFILES["dev"].shrink_tries,
     apis: tuple[Api, ...] = ("fsdp2",),
@@ -48,8 +51,7 @@ def hunt(
     """A run under a plant; a finding is reduced in ``tries`` runs of a case at most.
 
     It ends before ``number`` examples once it has new findings whose keys start with each of
-    ``until``, reduced and scripted. How soon faults are found the benchmark measures: ``number``
-    leaves room, since what comes by then changes with each change of a strategy.
+    ``until``, reduced and scripted.
     """
     profile = replace(PROFILES["dev"], shrink_tries=tries, shrink_seconds=600.0)
     here = resolve_machine(backend, world_sizes)
