@@ -78,7 +78,10 @@ class _Follower:
         """With the units of a model that was just wrapped."""
         self._state: dict[str, Bounds] = {}
         self._on_fewer: set[str] = set()
-        """Units (fsdp2) that a forward left sharded over fewer ranks."""
+        """Units (fsdp2) that a forward left sharded over fewer ranks.
+
+        There they stay until a backward reaches their root.
+        """
         self._pending = Pass()
         self._unreduced: dict[str, set[str]] = {}
         """Parameters (fsdp2) with gradients that wait for their reduction."""
@@ -242,8 +245,7 @@ class _Follower:
         text = self._gather(path)
         found.add(text, Bounds(least, most), path)
         if most == ANY and path in self._on_fewer:
-            self._on_fewer.discard(path)
-            found.add(self._gather(path), Bounds(0, ANY), path)
+            found.add(self._gather(path, from_all=True), Bounds(0, ANY), path)
         return Bounds(least, most)
 
     def _compares(self, path: str, times: int, found: Traffic) -> None:
@@ -331,10 +333,10 @@ class _Follower:
     def _root(self, path: str) -> str:
         return next(root for root in self._now.roots if within(path, root))
 
-    def _gather(self, path: str) -> str:
+    def _gather(self, path: str, *, from_all: bool = False) -> str:
         a, unit = self._now, self._now.options[path]
         numel = shard_numel(a, path)
-        if path in self._on_fewer and isinstance(unit, Fsdp2Unit):
+        if path in self._on_fewer and not from_all and isinstance(unit, Fsdp2Unit):
             numel = numel * a.shards(path) // int(unit.reshard_after_forward or 1)
         return collective("all_gather", computed_in(unit) or "float32", numel)
 

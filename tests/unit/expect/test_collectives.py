@@ -202,6 +202,23 @@ def test_a_smaller_mesh_is_gathered_from_in_backward() -> None:
     assert {text for text in found[1] if "gather" in text} == {SIX, "all_gather float32 10"}
 
 
+def test_a_unit_that_backward_passes_by_stays_on_the_smaller_mesh() -> None:
+    plan = second("", reshard_after_forward=2)
+    evaluation = Forward(grad=False)
+    program = (Forward(), Forward(), Backward(), evaluation)
+    frozen = ("weight", "bias")
+    found = numbers(
+        promised(plan, program, model=Linear(out=2), world_size=4, frozen=frozen),
+    )
+    # Two rows of three elements, each padded to four rows; of them, what a rank in two has.
+    whole, part = "all_gather float32 3", "all_gather float32 6"
+    assert found[0] == once(whole)
+    assert found[1] == found[3] == once(part)
+    # What backward reaches is sharded over all ranks again, however often it was gathered.
+    found = numbers(promised(plan, program, model=Linear(out=2), world_size=4))
+    assert found[3] == once(whole)
+
+
 def test_a_flat_parameter_is_gathered_with_what_pads_it() -> None:
     model = Sequential(children=(Linear(out=3), Linear(out=2)))
     found = numbers(promised(first("0", "", use_orig_params=True), model=model))
