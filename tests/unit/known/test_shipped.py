@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from packaging.version import Version
 
-from fsdpfuzz.case import FEATURES, PARAMETER_FEATURES, UNIT_FEATURES, anatomy
+from fsdpfuzz.case import (
+    FEATURES,
+    PARAMETER_FEATURES,
+    UNIT_FEATURES,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Sequential,
+    anatomy,
+)
+from fsdpfuzz.case.units import Placement
 from fsdpfuzz.invariants import REGISTRY
 from fsdpfuzz.known import Known, read_defect, write_defect
 from fsdpfuzz.reduce import simpler
@@ -116,6 +127,25 @@ def test_its_file_is_written_as_it_is_read(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.json"
     write_defect(path, read_defect(FOLDER / path.name))
     assert path.read_bytes() == (FOLDER / path.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("dims", "covered"),
+    [((1,), True), ((-1,), True), ((0,), False), ((-2,), False), ((0, 1), True), ((0, -2), False)],
+)
+def test_a_dimension_is_the_same_however_it_is_counted(
+    dims: tuple[int, ...], covered: bool
+) -> None:
+    defect = shipped().defects["fsdp2-placement-smaller-mesh"]
+    layers = tuple(Linear(out=4, bias=False) for _ in dims)
+    placed = tuple(Placement(parameter=f"{i}.weight", dim=dim) for i, dim in enumerate(dims))
+    unit = Fsdp2Unit(path="", reshard_after_forward=2, shard_placement=placed)
+    case = msgspec.structs.replace(
+        shipped().minimal("fsdp2-placement-smaller-mesh"),
+        model=Sequential(children=layers),
+        plan=Fsdp2Plan(units=(unit,)),
+    )
+    assert defect.covers(case) == covered
 
 
 def test_features_without_listed_values_are_open() -> None:
