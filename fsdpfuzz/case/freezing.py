@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.operations import Backward, ClearGrad, Forward, RequiresGrad, ZeroGrad
 from fsdpfuzz.case.units.use_orig_params import mixed_units
 
 if TYPE_CHECKING:
@@ -26,6 +28,42 @@ def adapter_names(a: Anatomy) -> frozenset[str]:
         if place.path.endswith(("down", "up")) and place.path.rpartition(".")[0] in bases
         for parameter in place.parameters
     )
+
+
+@lru_cache(maxsize=64)
+def frozen_with_gradient(a: Anatomy) -> Mapping[str, str]:
+    """The parameters that a forward finds frozen by the program, with a gradient from before.
+
+    By the name of a tie's source: ``unfrozen`` if a later forward finds it so, else ``on``.
+    """
+    # An optimizer clears what it holds.
+    uncleared = a.canonical_names(a.case.held_out) if a.case.optimizer is not None else ()
+    having: set[str] = set()
+    held: set[str] = set()
+    unfrozen: set[str] = set()
+    found: dict[str, str] = {}
+    for _, op, now in a.situations(0):
+        if op.renews:
+            having.clear()
+            unfrozen.clear()
+        elif isinstance(op, Backward):
+            having.update(p.fqn for p in a.distinct if now.trained[p.fqn])
+        elif isinstance(op, ZeroGrad) and op.set_to_none:
+            having.intersection_update(uncleared)
+        elif isinstance(op, ClearGrad):
+            having.difference_update(a.canonical_names(op.parameters))
+        elif isinstance(op, RequiresGrad):
+            names = a.canonical_names(op.parameters)
+            if op.value:
+                held.difference_update(names)
+                unfrozen.update(found.keys() & names)
+            else:
+                held.update(having.intersection(names))
+                unfrozen.difference_update(names)
+        elif isinstance(op, Forward):
+            found |= dict.fromkeys(held - found.keys(), "on") | dict.fromkeys(unfrozen, "unfrozen")
+        held &= having
+    return found
 
 
 class FreezingDimension(Dimension):
@@ -68,6 +106,13 @@ class FreezingDimension(Dimension):
         "frozen": Feature(
             about="on when the parameter is frozen at the start", group="Parameters", values=ON
         ),
+        "frozen_with_gradient": Feature(
+            about="off, on (the program freezes the parameter while it has a gradient, zeros "
+            "included, and a forward runs before that is cleared), unfrozen (and later another "
+            "one, with the parameter unfrozen again)",
+            group="Parameters",
+            values=("off", "on", "unfrozen"),
+        ),
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
@@ -87,6 +132,7 @@ class FreezingDimension(Dimension):
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Whether it is frozen."""
         yield "frozen", on(fqn in a.frozen)
+        yield "frozen_with_gradient", frozen_with_gradient(a).get(a.canonical(fqn), "off")
 
     def check(self, a: Anatomy) -> None:
         """Names of parameters."""

@@ -20,6 +20,8 @@ from fsdpfuzz.case import (
     Idle,
     Linear,
     Lora,
+    Op,
+    Rebuild,
     Repeat,
     RequiresGrad,
     Sequential,
@@ -27,11 +29,13 @@ from fsdpfuzz.case import (
     Switch,
     Tie,
     Variant,
+    ZeroGrad,
     anatomy,
     features,
     parameter_features,
     unit_features,
 )
+from fsdpfuzz.case.operations import ClearGrad
 from tests.unit.case.saved import documents, saved
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
@@ -174,6 +178,46 @@ def test_features_of_a_parameter() -> None:
     assert (weight["frozen"], weight["tied"], weight["rows"]) == ("on", "nested", "uneven")
     gain = parameter_features(a, "2.gain")
     assert (gain["frozen"], gain["tied"], gain["rows"], gain["used"]) == ("off", "no", "few", "on")
+
+
+FREEZE = RequiresGrad(parameters=("0.weight",), value=False)
+THAW = RequiresGrad(parameters=("0.weight",), value=True)
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ((Backward(), FREEZE, Forward()), "on"),
+        ((Backward(), Step(), FREEZE, Forward(grad=False)), "on"),
+        ((Backward(), ZeroGrad(set_to_none=False), FREEZE, Forward()), "on"),
+        ((Backward(), ClearGrad(parameters=("1.0.weight",)), FREEZE, Forward()), "on"),
+        ((Backward(), FREEZE), "off"),
+        ((FREEZE, Backward(), Forward()), "off"),
+        ((Backward(), ZeroGrad(), FREEZE, Forward()), "off"),
+        ((Backward(), FREEZE, ZeroGrad(), Forward()), "off"),
+        ((Backward(), ClearGrad(parameters=("0.weight",)), FREEZE, Forward()), "off"),
+        ((Backward(), FREEZE, THAW, Forward()), "off"),
+        ((Backward(), FREEZE, Forward(), THAW), "on"),
+        ((Backward(), FREEZE, Forward(), THAW, Forward()), "unfrozen"),
+        ((Backward(), FREEZE, Forward(), ZeroGrad(), THAW, Forward()), "unfrozen"),
+        ((Backward(), FREEZE, Forward(), THAW, FREEZE, Forward()), "on"),
+        ((Backward(), Rebuild(plan=fsdp2("")), FREEZE, Forward()), "off"),
+    ],
+)
+def test_a_parameter_may_be_frozen_with_its_gradient(
+    program: tuple[Op, ...], expected: str
+) -> None:
+    a = anatomy(make(fsdp2(""), program=(Forward(), *program)))
+    assert parameter_features(a, "0.weight")["frozen_with_gradient"] == expected
+    assert parameter_features(a, "1.0.weight")["frozen_with_gradient"] == "off"
+
+
+def test_an_optimizer_clears_the_gradients_of_what_it_holds() -> None:
+    program = (Forward(), Backward(), ZeroGrad(), FREEZE, Forward())
+    apart = anatomy(make(fsdp2(""), program=program, held_out=("0.weight",)))
+    assert parameter_features(apart, "0.weight")["frozen_with_gradient"] == "on"
+    without = anatomy(make(fsdp2(""), program=program, held_out=("0.weight",), optimizer=None))
+    assert parameter_features(without, "0.weight")["frozen_with_gradient"] == "off"
 
 
 @pytest.mark.parametrize("name", documents())
