@@ -2,12 +2,15 @@
 
 With the debug level DETAIL it compares, in the first iteration, the unit that each rank is
 about to gather, and raises where they differ; later it compares each rank with that rank's
-own first iteration and warns. An iteration is what lies between two backwards; a forward
-without a backward, and one in eval mode, is none and promises nothing.
+own first iteration and warns. An iteration is what lies between two backwards, and the last one
+need not come to its backward. A forward without a backward is compared by itself and is no part
+of the iteration; one in eval mode is not compared, but counts in the first iteration.
 
 The check happens as a unit is about to be gathered. So nothing is promised of an order that
 merely ends earlier, nor of units without a common root, each of which counts for itself, nor
-where the program wraps the model anew.
+where the program wraps the model anew. Nor is anything where fsdp1 takes another order for that
+of the first iteration: where a forward without a backward comes before it and goes another way,
+or where no output requires grad, so that nothing tells it of the backward.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsdpfuzz.case import Anatomy, Backward, Flip, Forward, Op, Situation, within
+from fsdpfuzz.expect.calls import calls_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,10 @@ def order_warnings(a: Anatomy) -> tuple[Deviation | None, ...] | None:
         return (None,) * a.case.world_size
     if a.replans or not _has_common_root(a) or order_error(a) is not None:
         return None
-    return tuple(_deviation(a, rank) for rank in range(a.case.world_size))
+    ranks = range(a.case.world_size)
+    if not all(_first_is_told(a, rank) for rank in ranks):
+        return None
+    return tuple(_deviation(a, rank) for rank in ranks)
 
 
 def _order_at(a: Anatomy, op: int, rank: int) -> list[str]:
@@ -90,21 +97,52 @@ def _order_at(a: Anatomy, op: int, rank: int) -> list[str]:
     return []
 
 
+def _first_is_told(a: Anatomy, rank: int) -> bool:
+    """Whether fsdp1 hears of each backward, and records in the first iteration what is its own."""
+    own: list[str] = []
+    recorded: list[str] = []
+    first, waiting, reached = True, False, False
+    for _, op, now in a.situations(rank):
+        if isinstance(op, Forward):
+            units = _units_called(a, op, now)
+            recorded += units
+            if op.waits:
+                own += units
+                made = calls_of(a, op, now)
+                waiting = True
+                reached |= made is None or any(c.reached for c in made.units.values())
+        elif isinstance(op, Backward):
+            if waiting and not reached:
+                return False
+            if first and list(dict.fromkeys(recorded)) != list(dict.fromkeys(own)):
+                return False
+            first = waiting = reached = False
+    return True
+
+
 def _deviation(a: Anatomy, rank: int) -> Deviation | None:
     first: list[str] | None = None
     iteration = _Iteration([], [])
     for i, op, now in a.situations(rank):
-        if isinstance(op, Forward) and op.waits and now.training:
+        if isinstance(op, Forward) and (now.training if first is not None else op.waits):
             units = _units_called(a, op, now)
-            iteration.ops += [i] * len(units)
-            iteration.units += units
+            if op.waits:
+                iteration.ops += [i] * len(units)
+                iteration.units += units
+            elif odd := _odd_places(first or (), units):
+                return Deviation(i, len(odd))
         elif isinstance(op, Backward):
             if first is None:
                 first = iteration.units
-            elif odd := _odd_places(first, iteration.units):
-                return Deviation(iteration.ops[odd[0]], len(odd))
+            elif found := _found(first, iteration):
+                return found
             iteration = _Iteration([], [])
-    return None
+    return None if first is None else _found(first, iteration)
+
+
+def _found(first: Sequence[str], later: _Iteration) -> Deviation | None:
+    odd = _odd_places(first, later.units)
+    return Deviation(later.ops[odd[0]], len(odd)) if odd else None
 
 
 def _odd_places(first: Sequence[str], later: Sequence[str]) -> list[int]:

@@ -17,6 +17,7 @@ from fsdpfuzz.case import (
     Linear,
     Mode,
     Op,
+    RequiresGrad,
     Sequential,
     Switch,
     anatomy,
@@ -98,6 +99,47 @@ def test_a_rank_that_leaves_its_own_order_warns_once_for_each_unit() -> None:
 def test_each_rank_is_held_to_its_first_iteration_alone() -> None:
     again = case(*ITERATION, FLIP, *ITERATION, FLIP, *ITERATION)
     assert order_warnings(again) == (None, Deviation(op=3, units=1))
+
+
+def test_an_iteration_warns_before_its_backward() -> None:
+    """As fsdp1 is about to gather; what follows does not matter."""
+    warned = Deviation(op=3, units=1)
+    assert order_warnings(case(*ITERATION, EVERYWHERE, Forward())) == (warned, warned)
+    assert order_warnings(case(*ITERATION, Forward())) == (None, None)
+    assert order_warnings(case(Forward(), EVERYWHERE, Forward())) == (None, None)
+
+
+@pytest.mark.parametrize("alone", [Forward(grad=False), Forward(drop=True)])
+def test_a_forward_without_backward_is_compared_by_itself(alone: Forward) -> None:
+    warned = Deviation(op=3, units=1)
+    assert order_warnings(case(*ITERATION, EVERYWHERE, alone)) == (warned, warned)
+    assert order_warnings(case(*ITERATION, alone, *ITERATION)) == (None, None)
+    back = case(*ITERATION, alone, EVERYWHERE, *ITERATION)
+    assert order_warnings(back) == (Deviation(op=4, units=1),) * 2
+
+
+def test_a_first_iteration_in_eval_mode_is_recorded() -> None:
+    trains = (Mode(train=False), *ITERATION, Mode(train=True))
+    assert order_warnings(case(*trains, *ITERATION)) == (None, None)
+    warned = Deviation(op=5, units=1)
+    assert order_warnings(case(*trains, EVERYWHERE, *ITERATION)) == (warned, warned)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_of_an_order_that_was_recorded_before_nothing_is_promised(train: bool) -> None:
+    alone = (Mode(train=train), Forward(grad=False), Mode(train=True))
+    assert order_warnings(case(*alone, EVERYWHERE, *ITERATION, *ITERATION)) is None
+    assert order_warnings(case(*alone, *ITERATION, EVERYWHERE, *ITERATION)) is not None
+
+
+def test_of_an_iteration_that_fsdp_does_not_see_end_nothing_is_promised() -> None:
+    every = ("0.weight", "0.bias", "1.branches.0.weight", "1.branches.0.bias")
+    frozen = (*every, "1.branches.1.weight", "1.branches.1.bias", "2.weight", "2.bias")
+    thaw = RequiresGrad(parameters=frozen, value=True)
+    quiet = anatomy(msgspec.structs.replace(case(*ITERATION, thaw, *ITERATION).case, frozen=frozen))
+    assert order_warnings(quiet) is None
+    freeze = RequiresGrad(parameters=frozen, value=False)
+    assert order_warnings(case(*ITERATION, freeze, *ITERATION, thaw, *ITERATION)) is None
 
 
 def test_warnings_are_not_promised_without_the_debug_level() -> None:
