@@ -30,6 +30,8 @@ class Situation:
     owners: dict[str, str | None] = field(default_factory=dict)
     tied: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The targets of the ties of each source."""
+    graded: set[str] = field(default_factory=set)
+    """The parameters, by their source's name, that a backward may have given a gradient."""
 
     def wrapped(self, a: Anatomy) -> None:
         """Who manages what, now that the model is wrapped as the case says."""

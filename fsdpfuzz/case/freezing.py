@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.names import check_names
-from fsdpfuzz.case.operations import Backward, ClearGrad, Forward, RequiresGrad, ZeroGrad
+from fsdpfuzz.case.operations.requires_grad import frozen_with_gradient
 from fsdpfuzz.case.units.use_orig_params import mixed_units
 
 if TYPE_CHECKING:
@@ -28,42 +27,6 @@ def adapter_names(a: Anatomy) -> frozenset[str]:
         if place.path.endswith(("down", "up")) and place.path.rpartition(".")[0] in bases
         for parameter in place.parameters
     )
-
-
-@lru_cache(maxsize=64)
-def frozen_with_gradient(a: Anatomy) -> Mapping[str, str]:
-    """The parameters that a forward finds frozen by the program, with a gradient from before.
-
-    By the name of a tie's source: ``unfrozen`` if a later forward finds it so, else ``on``.
-    """
-    # An optimizer clears what it holds.
-    uncleared = a.canonical_names(a.case.held_out) if a.case.optimizer is not None else ()
-    having: set[str] = set()
-    held: set[str] = set()
-    unfrozen: set[str] = set()
-    found: dict[str, str] = {}
-    for _, op, now in a.situations(0):
-        if op.renews:
-            having.clear()
-            unfrozen.clear()
-        elif isinstance(op, Backward):
-            having.update(p.fqn for p in a.distinct if now.trained[p.fqn])
-        elif isinstance(op, ZeroGrad) and op.set_to_none:
-            having.intersection_update(uncleared)
-        elif isinstance(op, ClearGrad):
-            having.difference_update(a.canonical_names(op.parameters))
-        elif isinstance(op, RequiresGrad):
-            names = a.canonical_names(op.parameters)
-            if op.value:
-                held.difference_update(names)
-                unfrozen.update(found.keys() & names)
-            else:
-                held.update(having.intersection(names))
-                unfrozen.difference_update(names)
-        elif isinstance(op, Forward):
-            found |= dict.fromkeys(held - found.keys(), "on") | dict.fromkeys(unfrozen, "unfrozen")
-        held &= having
-    return found
 
 
 class FreezingDimension(Dimension):

@@ -12,6 +12,7 @@ from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.lowering import Lowering
     from fsdpfuzz.case.spec import CaseSpec
 
@@ -44,6 +45,10 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
     def words(self) -> str:
         """Its name."""
         return "backward"
+
+    def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
+        """What is trained may have a gradient."""
+        now.graded.update(p.fqn for p in a.distinct if now.trained[p.fqn])
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:

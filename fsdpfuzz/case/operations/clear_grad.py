@@ -18,6 +18,7 @@ from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.lowering import Lowering
     from fsdpfuzz.case.spec import CaseSpec
 
@@ -68,6 +69,10 @@ class ClearGrad(OperationBase, tag="clear_grad", frozen=True, kw_only=True):
         """``clear the gradient of 0.weight``."""
         more = len(self.parameters) - 1
         return f"clear the gradient of {self.parameters[0]}" + (f" and {more} more" if more else "")
+
+    def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
+        """Without these gradients."""
+        now.graded.difference_update(a.canonical_names(self.parameters))
 
     @classmethod
     def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:

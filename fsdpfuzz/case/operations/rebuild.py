@@ -84,9 +84,10 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         return f"save, rebuild as {self.plan.words()} ({units} unit{'s' * (units > 1)}), load"
 
     def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
-        """Who manages what."""
+        """Who manages what, and that nothing has a gradient."""
         from fsdpfuzz.case.anatomy import anatomy
 
+        now.graded.clear()
         now.wrapped(anatomy(msgspec.structs.replace(a.case, plan=self.plan)))
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import ParameterName
@@ -102,3 +103,28 @@ def changes_after_lone_forward(a: Anatomy) -> bool:
         elif lone and isinstance(op, RequiresGrad | Flip):
             return True
     return False
+
+
+@lru_cache(maxsize=64)
+def frozen_with_gradient(a: Anatomy) -> Mapping[str, str]:
+    """The parameters that a forward finds frozen by the program, with a gradient from before.
+
+    By the name of a tie's source: ``unfrozen`` if a later forward finds it so, else ``on``.
+    """
+    from fsdpfuzz.case.operations.forward import Forward
+
+    names = [p.fqn for p in a.distinct]
+    found: dict[str, str] = {}
+    for rank in range(a.case.world_size) if a.switches else range(1):
+        frozen: dict[str, str] = {}
+        for _, op, now in a.situations(rank):
+            if op.renews:
+                frozen.clear()
+            elif isinstance(op, Forward):
+                for name in names:
+                    if not now.trained[name] and name in now.graded:
+                        frozen[name] = "on"
+                    elif now.trained[name] and name in frozen:
+                        frozen[name] = found[name] = "unfrozen"
+                found = frozen | found
+    return found

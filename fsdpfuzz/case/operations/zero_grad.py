@@ -13,6 +13,7 @@ from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, call
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.lowering import Lowering
     from fsdpfuzz.case.spec import CaseSpec
 
@@ -44,6 +45,12 @@ class ZeroGrad(OperationBase, tag="zero_grad", frozen=True, kw_only=True):
     def words(self) -> str:
         """``zero_grad``, ``zero_grad to 0``."""
         return "zero_grad" if self.set_to_none else "zero_grad to 0"
+
+    def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
+        """Without gradients, but for what the optimizer does not hold."""
+        if self.set_to_none:
+            out = a.canonical_names(a.case.held_out) if a.case.optimizer is not None else ()
+            now.graded.intersection_update(out)
 
     @classmethod
     def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
