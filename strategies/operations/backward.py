@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from fsdpfuzz.case import Backward, Op
 from fsdpfuzz.strategies.operations.program import Program
 
 
 def draw(program: Program) -> None:
     """Every iteration has one already; `forward` adds those of further micro-batches."""
+
+
+def after_reductions(ops: list[Op]) -> list[int]:
+    """Where in an iteration gradients have just been reduced, the last place first."""
+    found, synchronised = [], True
+    for i, op in enumerate(ops):
+        synchronised = getattr(op, "sync", synchronised)
+        if isinstance(op, Backward) and synchronised:
+            found.append(i + 1)
+    return found[::-1]

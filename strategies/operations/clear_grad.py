@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Backward, Op
+from fsdpfuzz.case import Op
 from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.strategies.operations import state_dict
+from fsdpfuzz.strategies.operations.backward import after_reductions
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -20,7 +21,7 @@ def draw(program: Program) -> None:
     original = d.a.fsdp1 and not all(is_flat(d.a, unit) for unit in d.a.units)
     if d.parting != "never" or not d.trains or not d.chance(22 if original else 7):
         return
-    where = [(i, at) for i, ops in enumerate(program.iterations) for at in _reduced(ops)]
+    where = [(i, at) for i, ops in enumerate(program.iterations) for at in after_reductions(ops)]
     # What an optimizer remembers of earlier steps goes on where a gradient is zero, not None.
     i, at = d.pick([(i, at) for i, at in where if i] or where)
     # The plan may have changed by then; what no unit flattens can go by itself all along.
@@ -43,13 +44,3 @@ def draw(program: Program) -> None:
     if d.chance(25):
         cleared.append(state_dict.FULL)
     program.iterations[i][at:at] = cleared
-
-
-def _reduced(ops: list[Op]) -> list[int]:
-    """Where in an iteration gradients have just been reduced."""
-    found, synchronised = [], True
-    for i, op in enumerate(ops):
-        synchronised = getattr(op, "sync", synchronised)
-        if isinstance(op, Backward) and synchronised:
-            found.append(i + 1)
-    return found[::-1]

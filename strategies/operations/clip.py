@@ -7,8 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from fsdpfuzz.case import Anatomy, Backward, anatomy
+from fsdpfuzz.case import Anatomy, anatomy
 from fsdpfuzz.case.operations.clip import Clip
+from fsdpfuzz.strategies.operations.backward import after_reductions
 from fsdpfuzz.strategies.operations.program import Program
 
 _NORMS: tuple[Literal[1, 2, "inf"], ...] = (2, 2, 1, "inf")
@@ -29,9 +30,8 @@ def draw(program: Program) -> None:
             clip = _drawn(program)
         if None in a.owners.values() or (a.fsdp1 and "" not in a.options) or d.chance(10):
             continue
-        last = max(i for i, op in enumerate(iteration) if isinstance(op, Backward))
-        used = (i for i, op in enumerate(iteration) if i > last and op.needs_reduced)
-        iteration.insert(next(used, len(iteration)), clip)
+        for last in after_reductions(iteration)[:1]:
+            iteration.insert(last, clip)
 
 
 def _drawn(program: Program) -> Clip:
