@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from fsdpfuzz.case import CaseSpec, pretty
+from fsdpfuzz.case.operations import OptimState
 from fsdpfuzz.corpus import Entry, Found, write_entry
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.known import Known
@@ -163,6 +164,18 @@ def test_a_finding_about_collectives_has_a_script(tmp_path: Path) -> None:
     done = fsdpfuzz("repro", "case.json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert 'issued.count("all_gather float32 4")' in done.stdout
+
+
+def test_a_finding_about_an_entry_of_the_optimizer_s_state_has_a_script(tmp_path: Path) -> None:
+    case = msgspec.structs.replace(
+        SMALL, checkpoints=(), program=(*SMALL.program[:3], OptimState())
+    )
+    words = {"invariant": "optim_state", "quantity": "result", "operation": "optim_state"}
+    finding = changed(GRAD, **words, op=3, name="optim_state[1.weight].momentum_buffer")
+    save(tmp_path / "case.json", case, finding)
+    done = fsdpfuzz("repro", "case.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"momentum_buffer"' in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["--issue"]])
