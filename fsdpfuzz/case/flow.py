@@ -49,6 +49,11 @@ class Situation:
             if owner in self.flat:
                 self.flat[owner] = value
 
+    def requires_grad(self, fqn: str) -> bool:
+        """Whether the optimizer's parameter does that ``fqn`` is or, if it is flat, is part of."""
+        owner = self.owners[fqn]
+        return self.trained[fqn] if owner is None else self.flat.get(owner, self.trained[fqn])
+
 
 def situations(a: Anatomy, rank: int) -> Iterator[tuple[int, Op, Situation]]:
     """Each operation with its index and the situation in which ``rank`` runs it."""

@@ -7,15 +7,17 @@ is held to where they change what it can promise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.modules import Repeat
-from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
+from fsdpfuzz.case.operations import Backward, Forward, Op, OptimState, Rebuild, RequiresGrad
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
+from fsdpfuzz.case.units.use_orig_params import flat_parts
 from fsdpfuzz.case.wrap import Fsdp1Unit
 
 if TYPE_CHECKING:
@@ -120,6 +122,74 @@ def calls_a_unit_again(a: Anatomy) -> bool:
     return False
 
 
+def by_dcp(a: Anatomy, op: Op) -> bool:
+    """Whether ``torch.distributed.checkpoint`` names and loads the optimizer's state in ``op``."""
+    own = isinstance(op, OptimState) and op.own
+    return a.case.optimizer is not None and isinstance(op, OptimState | Rebuild) and not own
+
+
+def misnamed_units(a: Anatomy) -> tuple[str, ...]:
+    """Units of whose parameters `by_dcp` gives the optimizer's state names with a wrapper in them.
+
+    A wrapper around the unit leaves the unit's own prefix in the name; of a flat parameter, the
+    prefix of a wrapper inside of the unit stays.
+    """
+    if not any(by_dcp(a, op) for op in a.case.program):
+        return ()
+    wrappers = [c for c in a.case.checkpoints if c.kind in ("wrapper", "offload")]
+    found = []
+    for path, unit in a.options.items():
+        around = [c for c in wrappers if c.path == path and side_of(a, c) == "around"]
+        inside = [c for c in wrappers if c not in around and within(c.path, path)]
+        flat = isinstance(unit, Fsdp1Unit) and not unit.use_orig_params
+        held = any(within(fqn, c.path) for fqn in a.names_in(path) for c in inside)
+        if a.fsdp1 and (around or (flat and held)):
+            found.append(path)
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def lacking_somewhere(a: Anatomy) -> frozenset[str]:
+    """Parameters of which a rank has no element, though it has elements of others.
+
+    Those of fsdp1's units with ``use_orig_params``, which cut what they manage as one. Only
+    parameters that the optimizer steps count.
+    """
+    found: set[str] = set()
+    for rank in range(a.case.world_size):
+        held: dict[str, int] = {}
+        for owner, parameters in a.managed.items():
+            unit = None if owner is None else a.options[owner]
+            if isinstance(unit, Fsdp1Unit) and unit.use_orig_params:
+                ranks = a.shards(owner)
+                held |= flat_parts(unit, parameters, rank % ranks, ranks)
+            else:
+                held |= {p.fqn: p.numel for p in parameters}
+        left_out = a.frozen.union(a.case.held_out)
+        stepped = {fqn: numel for fqn, numel in held.items() if fqn not in left_out}
+        if any(stepped.values()):
+            found.update(fqn for fqn, numel in stepped.items() if not numel)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=64)
+def loaded_frozen(a: Anatomy) -> frozenset[str]:
+    """Parameters that were stepped and are frozen while `by_dcp` loads the optimizer's state."""
+    went_back: set[str] = set()
+    stepped: set[str] = set()
+    found: set[str] = set()
+    for _, op, now in a.situations(0):
+        trained = {fqn for fqn in now.trained if now.requires_grad(fqn)}
+        match op.kind():
+            case "backward":
+                went_back |= trained
+            case "step":
+                stepped |= went_back.difference(a.case.held_out)
+        if by_dcp(a, op):
+            found |= stepped - trained
+    return frozenset(found)
+
+
 class HazardsDimension(Dimension):
     """Units of one element, units without gradient, units that return their input."""
 
@@ -177,6 +247,29 @@ class HazardsDimension(Dimension):
         "called": Feature(
             about="off when no forward ever calls the unit", group="Wrapping", values=ON
         ),
+        "misnamed": Feature(
+            about="on when torch.distributed.checkpoint takes the optimizer's state, and a "
+            "checkpoint or offload wrapper lies around the unit, or inside it without "
+            "use_orig_params (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+    }
+    parameter_features: ClassVar[Mapping[str, Feature]] = {
+        "lacking": Feature(
+            about="on when a rank has no element of the parameter, but of others: with "
+            "use_orig_params (fsdp1 only)",
+            group="Parameters",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+        "loaded_frozen": Feature(
+            about="on when the parameter was stepped, and is frozen while "
+            "torch.distributed.checkpoint loads the optimizer's state",
+            group="State",
+            values=ON,
+        ),
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
@@ -200,6 +293,14 @@ class HazardsDimension(Dimension):
         names = (path, *a.names_in(path))
         yield "repeated", on(any(within(n, r) and n != r for n in names for r in repeats))
         yield "called", on(path in called_units(a))
+        if a.fsdp1:
+            yield "misnamed", on(path in misnamed_units(a))
+
+    def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
+        """What of its state goes wrong."""
+        if a.fsdp1:
+            yield "lacking", on(a.canonical(fqn) in lacking_somewhere(a))
+        yield "loaded_frozen", on(fqn in loaded_frozen(a))
 
     def check(self, a: Anatomy) -> None:
         """They are sound cases."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsdpfuzz.case.base import on
@@ -10,10 +10,43 @@ from fsdpfuzz.case.dimension import Feature, Rejection
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.case.units.base import Option
+from fsdpfuzz.case.units.precision import WIDTHS
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
-    from fsdpfuzz.case.wrap import Unit
+    from fsdpfuzz.case.modules import Parameter
+    from fsdpfuzz.case.wrap import Fsdp1Unit, Unit
+
+ALIGNED = 16
+"""Bytes to which fsdp1 aligns parameters under ``use_orig_params``."""
+
+
+def flat_layout(
+    unit: Fsdp1Unit, parameters: Sequence[Parameter], ranks: int
+) -> tuple[list[tuple[str, int, int]], int]:
+    """Where each parameter starts and ends in the flat parameter, and the total length."""
+    align = ALIGNED // WIDTHS[(unit.precision and unit.precision.param) or "float32"]
+    spans, total = [], 0
+    for parameter in parameters:
+        if unit.use_orig_params:
+            total += -total % align
+        spans.append((parameter.fqn, total, total + parameter.numel))
+        total += parameter.numel
+    if unit.use_orig_params:
+        total += -total % ranks
+    return spans, total
+
+
+def flat_parts(
+    unit: Fsdp1Unit, parameters: Sequence[Parameter], rank: int, ranks: int
+) -> dict[str, int]:
+    """Elements of each parameter in the shard that ``rank`` has of the flat parameter."""
+    spans, total = flat_layout(unit, parameters, ranks)
+    low, high = 0, total
+    if unit.sharding != "NO_SHARD":
+        chunk = -(-total // ranks)
+        low, high = rank * chunk, (rank + 1) * chunk
+    return {fqn: max(0, min(end, high) - max(start, low)) for fqn, start, end in spans}
 
 
 def mixed_units(a: Anatomy) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
     (
         {"when": when(parameter={"api": ["x"]})},
         "$.when.parameter",
-        "it has frozen, rows, sharded_along, tied, used",
+        "it has frozen, lacking, loaded_frozen, rows, sharded_along, tied, used",
     ),
     (
         {"when": when(case={"api": ["fsdp1", "fsdp3"]})},
