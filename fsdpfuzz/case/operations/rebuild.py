@@ -84,10 +84,14 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         return f"save, rebuild as {self.plan.words()} ({units} unit{'s' * (units > 1)}), load"
 
     def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
-        """Who manages what."""
+        """Who manages what; the new model is wrapped first and frozen as the old one was then."""
         from fsdpfuzz.case.anatomy import anatomy
 
+        changed = tuple(now.changed(a.frozen))
+        now.trained = {fqn: fqn not in a.frozen for fqn in now.trained}
         now.wrapped(anatomy(msgspec.structs.replace(a.case, plan=self.plan)))
+        for value, names in changed:
+            now.require(names, value)
 
     @classmethod
     def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:

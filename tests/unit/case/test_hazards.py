@@ -129,6 +129,8 @@ FLAT = ["0.weight", "0.bias", "1.weight", "1.bias"]
         (fsdp1(""), (*TRAIN, FREEZE, LOAD), FLAT),
         (fsdp1("0"), (*TRAIN, FREEZE, LOAD), FLAT[:2]),
         (fsdp2(""), (*TRAIN, FREEZE, Rebuild(plan=fsdp2(""))), ["0.weight"]),
+        # So it is in a model that is made anew and frozen after that.
+        (fsdp1(""), (*TRAIN, FREEZE, Rebuild(plan=fsdp1(""))), FLAT),
         (fsdp1(""), (*TRAIN, FREEZE, OptimState(own=True)), []),
         (fsdp2(""), (*TRAIN, LOAD, FREEZE), []),
         (fsdp2(""), (*TRAIN, FREEZE, THAW, LOAD), []),
