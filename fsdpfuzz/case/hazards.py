@@ -14,10 +14,11 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.modules import Repeat
-from fsdpfuzz.case.operations import Backward, Forward, Op, OptimState, Rebuild, RequiresGrad
+from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
+from fsdpfuzz.case.operations.rebuild import loaded_frozen
 from fsdpfuzz.case.paths import join, within
-from fsdpfuzz.case.units.sharding import KEPT_WHOLE
-from fsdpfuzz.case.units.use_orig_params import flat_parts
+from fsdpfuzz.case.units.sharding import KEPT_WHOLE, is_whole
+from fsdpfuzz.case.units.use_orig_params import alignment, flat_parts, is_flat
 from fsdpfuzz.case.wrap import Fsdp1Unit
 
 if TYPE_CHECKING:
@@ -122,28 +123,21 @@ def calls_a_unit_again(a: Anatomy) -> bool:
     return False
 
 
-def by_dcp(a: Anatomy, op: Op) -> bool:
-    """Whether ``torch.distributed.checkpoint`` names and loads the optimizer's state in ``op``."""
-    own = isinstance(op, OptimState) and op.own
-    return a.case.optimizer is not None and isinstance(op, OptimState | Rebuild) and not own
-
-
 def misnamed_units(a: Anatomy) -> tuple[str, ...]:
-    """Units of whose parameters `by_dcp` gives the optimizer's state names with a wrapper in them.
+    """Units to whose state ``torch.distributed.checkpoint`` gives names with a wrapper in them.
 
     A wrapper around the unit leaves the unit's own prefix in the name; of a flat parameter, the
     prefix of a wrapper inside of the unit stays.
     """
-    if not any(by_dcp(a, op) for op in a.case.program):
+    if a.case.optimizer is None or not any(op.names_state() for op in a.case.program):
         return ()
     wrappers = [c for c in a.case.checkpoints if c.kind in ("wrapper", "offload")]
     found = []
-    for path, unit in a.options.items():
+    for path in a.units:
         around = [c for c in wrappers if c.path == path and side_of(a, c) == "around"]
         inside = [c for c in wrappers if c not in around and within(c.path, path)]
-        flat = isinstance(unit, Fsdp1Unit) and not unit.use_orig_params
         held = any(within(fqn, c.path) for fqn in a.names_in(path) for c in inside)
-        if a.fsdp1 and (around or (flat and held)):
+        if a.fsdp1 and (around or (is_flat(a, path) and held)):
             found.append(path)
     return tuple(found)
 
@@ -159,34 +153,15 @@ def lacking_somewhere(a: Anatomy) -> frozenset[str]:
     for rank in range(a.case.world_size):
         held: dict[str, int] = {}
         for owner, parameters in a.managed.items():
-            unit = None if owner is None else a.options[owner]
-            if isinstance(unit, Fsdp1Unit) and unit.use_orig_params:
-                ranks = a.shards(owner)
-                held |= flat_parts(unit, parameters, rank % ranks, ranks)
+            if owner is not None and not is_flat(a, owner) and not is_whole(a, owner):
+                ranks, aligned = a.shards(owner), alignment(a.options[owner])
+                held |= flat_parts(parameters, rank % ranks, ranks, aligned)
             else:
                 held |= {p.fqn: p.numel for p in parameters}
         left_out = a.frozen.union(a.case.held_out)
         stepped = {fqn: numel for fqn, numel in held.items() if fqn not in left_out}
         if any(stepped.values()):
             found.update(fqn for fqn, numel in stepped.items() if not numel)
-    return frozenset(found)
-
-
-@lru_cache(maxsize=64)
-def loaded_frozen(a: Anatomy) -> frozenset[str]:
-    """Parameters that were stepped and are frozen while `by_dcp` loads the optimizer's state."""
-    went_back: set[str] = set()
-    stepped: set[str] = set()
-    found: set[str] = set()
-    for _, op, now in a.situations(0):
-        trained = {fqn for fqn in now.trained if now.requires_grad(fqn)}
-        match op.kind():
-            case "backward":
-                went_back |= trained
-            case "step":
-                stepped |= went_back.difference(a.case.held_out)
-        if by_dcp(a, op):
-            found |= stepped - trained
     return frozenset(found)
 
 

@@ -28,7 +28,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.units.precision import keeps_low_grads, reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
-from fsdpfuzz.case.units.use_orig_params import flat_layout, flat_parts
+from fsdpfuzz.case.units.use_orig_params import alignment, flat_layout, flat_parts
 
 ITEM = 4
 """Bytes of an element: parameters and reduced gradients are float32."""
@@ -181,14 +181,16 @@ def _across(parameter: Parameter, dim: int) -> int:
 
 
 def _flat_shard(unit: Fsdp1Unit, parameters: Sequence[Parameter], ranks: int) -> int:
-    total = flat_layout(unit, parameters, ranks)[1]
+    total = flat_layout(parameters, ranks, alignment(unit))[1]
     return total if unit.sharding == "NO_SHARD" else -(-total // ranks)
 
 
 def _orig_shard(
     unit: Fsdp1Unit, parameters: Sequence[Parameter], trained: set[str], rank: int, ranks: int
 ) -> int:
-    parts = flat_parts(unit, parameters, rank, ranks)
+    if unit.sharding == "NO_SHARD":
+        return sum(p.numel for p in parameters if p.fqn in trained)
+    parts = flat_parts(parameters, rank, ranks, alignment(unit))
     return sum(numel for fqn, numel in parts.items() if fqn in trained)
 
 
