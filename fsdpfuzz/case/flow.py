@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,17 @@ class Situation:
             owner = self.owners[name]
             if owner in self.flat:
                 self.flat[owner] = value
+
+    def changed(self, frozen: Collection[str]) -> Iterator[tuple[bool, list[str]]]:
+        """What the program has unfrozen so far, then what it has frozen, of ``frozen`` at first."""
+        for value in (True, False):
+            names = [n for n, on in self.trained.items() if on is value]
+            yield value, [n for n in names if (n in frozen) is value]
+
+    def requires_grad(self, fqn: str) -> bool:
+        """Whether the optimizer's parameter does that ``fqn`` is or, if it is flat, is part of."""
+        owner = self.owners[fqn]
+        return self.trained[fqn] if owner is None else self.flat.get(owner, self.trained[fqn])
 
 
 def situations(a: Anatomy, rank: int) -> Iterator[tuple[int, Op, Situation]]:

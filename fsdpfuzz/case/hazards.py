@@ -7,6 +7,7 @@ is held to where they change what it can promise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
@@ -14,8 +15,10 @@ from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.modules import Repeat
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
+from fsdpfuzz.case.operations.rebuild import loaded_frozen
 from fsdpfuzz.case.paths import join, within
-from fsdpfuzz.case.units.sharding import KEPT_WHOLE
+from fsdpfuzz.case.units.sharding import KEPT_WHOLE, is_whole
+from fsdpfuzz.case.units.use_orig_params import alignment, flat_parts, is_flat
 from fsdpfuzz.case.wrap import Fsdp1Unit
 
 if TYPE_CHECKING:
@@ -120,6 +123,48 @@ def calls_a_unit_again(a: Anatomy) -> bool:
     return False
 
 
+def misnamed_units(a: Anatomy) -> tuple[str, ...]:
+    """Units to whose state ``torch.distributed.checkpoint`` gives names with a wrapper in them.
+
+    A wrapper around the unit leaves the unit's own prefix in the name; of a flat parameter, the
+    prefix of a wrapper inside of the unit stays.
+    """
+    if a.case.optimizer is None or not any(op.names_state() for op in a.case.program):
+        return ()
+    wrappers = [c for c in a.case.checkpoints if c.kind in ("wrapper", "offload")]
+    found = []
+    for path in a.units:
+        around = [c for c in wrappers if c.path == path and side_of(a, c) == "around"]
+        inside = [c for c in wrappers if c not in around and within(c.path, path)]
+        held = any(within(fqn, c.path) for fqn in a.names_in(path) for c in inside)
+        if a.fsdp1 and (around or (is_flat(a, path) and held)):
+            found.append(path)
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def lacking_somewhere(a: Anatomy) -> frozenset[str]:
+    """Parameters of which a rank has no element, though it has elements of others.
+
+    Those of fsdp1's units with ``use_orig_params``, which cut what they manage as one. Only
+    parameters that the optimizer steps count.
+    """
+    found: set[str] = set()
+    for rank in range(a.case.world_size):
+        held: dict[str, int] = {}
+        for owner, parameters in a.managed.items():
+            if owner is not None and not is_flat(a, owner) and not is_whole(a, owner):
+                ranks, aligned = a.shards(owner), alignment(a.options[owner])
+                held |= flat_parts(parameters, rank % ranks, ranks, aligned)
+            else:
+                held |= {p.fqn: p.numel for p in parameters}
+        left_out = a.frozen.union(a.case.held_out)
+        stepped = {fqn: numel for fqn, numel in held.items() if fqn not in left_out}
+        if any(stepped.values()):
+            found.update(fqn for fqn, numel in stepped.items() if not numel)
+    return frozenset(found)
+
+
 class HazardsDimension(Dimension):
     """Units of one element, units without gradient, units that return their input."""
 
@@ -177,6 +222,29 @@ class HazardsDimension(Dimension):
         "called": Feature(
             about="off when no forward ever calls the unit", group="Wrapping", values=ON
         ),
+        "misnamed": Feature(
+            about="on when torch.distributed.checkpoint takes the optimizer's state, and a "
+            "checkpoint or offload wrapper lies around the unit, or inside it without "
+            "use_orig_params (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+    }
+    parameter_features: ClassVar[Mapping[str, Feature]] = {
+        "lacking": Feature(
+            about="on when a rank has no element of the parameter, but of others: with "
+            "use_orig_params (fsdp1 only)",
+            group="Parameters",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+        "loaded_frozen": Feature(
+            about="on when the parameter was stepped, and is frozen while "
+            "torch.distributed.checkpoint loads the optimizer's state",
+            group="State",
+            values=ON,
+        ),
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
@@ -200,6 +268,14 @@ class HazardsDimension(Dimension):
         names = (path, *a.names_in(path))
         yield "repeated", on(any(within(n, r) and n != r for n in names for r in repeats))
         yield "called", on(path in called_units(a))
+        if a.fsdp1:
+            yield "misnamed", on(path in misnamed_units(a))
+
+    def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
+        """What of its state goes wrong."""
+        if a.fsdp1:
+            yield "lacking", on(a.canonical(fqn) in lacking_somewhere(a))
+        yield "loaded_frozen", on(fqn in loaded_frozen(a))
 
     def check(self, a: Anatomy) -> None:
         """They are sound cases."""

@@ -173,10 +173,7 @@ class Lowering:
         for statement in self._wrapped(self.shard):
             yield replace(statement, who="fsdp")
         now = next(now for i, _, now in self._first.situations(0) if i == self._op)
-        for value in (True, False):
-            names = [
-                n for n, on in now.trained.items() if on is value and (n in self.a.frozen) is value
-            ]
+        for value, names in now.changed(self.a.frozen):
             if names:
                 yield from self.require_grad(names, value)
         if not now.training:

@@ -18,6 +18,12 @@ _OTHER_KINDS = frozenset(
 )
 
 
+def leaves_out_a_rank(rows: int, ranks: int) -> bool:
+    """Whether ``torch.chunk``, by which FSDP cuts, gives some rank no row."""
+    each = max(1, -(-rows // ranks))
+    return -(-rows // each) < ranks
+
+
 class StructureDimension(Dimension):
     """Modules, buffers, and shapes of parameters."""
 
@@ -40,7 +46,7 @@ class StructureDimension(Dimension):
             about="on when a parameter has no dimension", group="Parameters", values=ON
         ),
         "empty_shard": Feature(
-            about="on when dim 0 of a parameter is smaller than the world size",
+            about="on when a rank gets no row (dim 0) of a parameter: 2, 2, 1 and 0 of five",
             group="Sharding",
             values=ON,
             excludes={"on": {"uneven": ("off",)}},
@@ -93,7 +99,7 @@ class StructureDimension(Dimension):
             about="off when no forward ever reads the parameter", group="Parameters", values=ON
         ),
         "rows": Feature(
-            about="even, uneven, few (fewer than ranks), none (no dimension): dim 0 of the "
+            about="even, uneven, few (a rank gets none), none (no dimension): dim 0 of the "
             "parameter over the ranks",
             group="Parameters",
             values=("even", "uneven", "few", "none"),
@@ -126,7 +132,7 @@ class StructureDimension(Dimension):
         yield "unused", on(any(not p.used for p in a.distinct))
         yield "one_element", on(any(p.numel == 1 and p.shape for p in a.distinct))
         yield "scalar", on(any(not p.shape for p in a.distinct))
-        yield "empty_shard", on(any(number < ranks for number, ranks in rows))
+        yield "empty_shard", on(any(leaves_out_a_rank(number, ranks) for number, ranks in rows))
         yield "uneven", on(any(number % ranks for number, ranks in rows))
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
@@ -135,7 +141,7 @@ class StructureDimension(Dimension):
         yield "used", on(parameter.used)
         if not parameter.shape:
             yield "rows", "none"
-        elif parameter.shape[0] < ranks:
+        elif leaves_out_a_rank(parameter.shape[0], ranks):
             yield "rows", "few"
         else:
             yield "rows", "uneven" if parameter.shape[0] % ranks else "even"

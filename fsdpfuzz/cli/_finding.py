@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from fsdpfuzz.verdict import Finding
 
 _COLLECTIVE = r"(all_gather|all_reduce|reduce_scatter) \w+ \d+"
-_NAME = re.compile(rf"(\w+(\.\w+)*)?(\[\d+\])?|{_COLLECTIVE}", re.ASCII)
-"""FQNs, keys of state dicts, ``loss[2]``, collectives: they come to stand in a script."""
+_RESULT = r"\w+\[\w+(\.\w+)*\](\.\w+)?"
+_NAME = re.compile(rf"(\w+(\.\w+)*)?(\[\d+\])?|{_RESULT}|{_COLLECTIVE}", re.ASCII)
+"""FQNs, keys of state dicts, ``loss[2]``, ``full_params[0.weight]``, collectives.
+
+They come to stand in a script.
+"""
 
 
 def read_with_finding(path: Path) -> Entry:

@@ -28,11 +28,10 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.units.precision import keeps_low_grads, reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
+from fsdpfuzz.case.units.use_orig_params import alignment, flat_layout, flat_parts
 
 ITEM = 4
 """Bytes of an element: parameters and reduced gradients are float32."""
-ALIGNED = 16
-"""Bytes to which fsdp1 aligns parameters under ``use_orig_params``."""
 
 
 def shard_bytes(a: Anatomy) -> int:
@@ -181,38 +180,18 @@ def _across(parameter: Parameter, dim: int) -> int:
     return prod(parameter.shape[:dim] + parameter.shape[dim + 1 :])
 
 
-def _layout(
-    unit: Fsdp1Unit, parameters: Sequence[Parameter], ranks: int
-) -> tuple[list[tuple[str, int, int]], int]:
-    """Where each parameter starts and ends in the flat parameter, and the total length."""
-    align = ALIGNED // WIDTHS[(unit.precision and unit.precision.param) or "float32"]
-    spans, total = [], 0
-    for parameter in parameters:
-        if unit.use_orig_params:
-            total += -total % align
-        spans.append((parameter.fqn, total, total + parameter.numel))
-        total += parameter.numel
-    if unit.use_orig_params:
-        total += -total % ranks
-    return spans, total
-
-
 def _flat_shard(unit: Fsdp1Unit, parameters: Sequence[Parameter], ranks: int) -> int:
-    total = _layout(unit, parameters, ranks)[1]
+    total = flat_layout(parameters, ranks, alignment(unit))[1]
     return total if unit.sharding == "NO_SHARD" else -(-total // ranks)
 
 
 def _orig_shard(
     unit: Fsdp1Unit, parameters: Sequence[Parameter], trained: set[str], rank: int, ranks: int
 ) -> int:
-    spans, total = _layout(unit, parameters, ranks)
-    low, high = 0, total
-    if unit.sharding != "NO_SHARD":
-        chunk = -(-total // ranks)
-        low, high = rank * chunk, (rank + 1) * chunk
-    return sum(
-        max(0, min(end, high) - max(start, low)) for fqn, start, end in spans if fqn in trained
-    )
+    if unit.sharding == "NO_SHARD":
+        return sum(p.numel for p in parameters if p.fqn in trained)
+    parts = flat_parts(parameters, rank, ranks, alignment(unit))
+    return sum(numel for fqn, numel in parts.items() if fqn in trained)
 
 
 def waiting_bytes(a: Anatomy, op: int, rank: int, *, own: bool = False) -> int | None:

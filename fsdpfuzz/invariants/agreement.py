@@ -31,7 +31,9 @@ class NoHang(Invariant):
         hang = observation.hang
         if hang is None or hang.after_failure:
             return
-        stage = hang.stages[0] if hang.stages else ""
+        # What the first one that gave no answer was doing; another may have answered and be idle.
+        first = min(hang.ranks, default=0)
+        stage = hang.stages[first] if first < len(hang.stages) else ""
         variant, what, op = stage_of(a, stage)
         odd = ",".join(map(str, hang.odd_ranks)) or "none"
         yield Finding(

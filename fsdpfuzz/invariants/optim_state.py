@@ -36,10 +36,12 @@ class OptimizerState(WholeParity):
             p = Inside("model", a.canonical(fqn))
             right = call("steps.optim_state.held", optimizer, p, entry)
             judge = judged("off", finding.name, SEEN, RIGHT, bound(finding))
+        # What an earlier one loaded is what this one saves.
+        before = any(isinstance(earlier, OptimState) for earlier in a.case.program[: finding.op])
         return Evidence(
             last=finding.op,
             against="reference",
-            loads_state=False,
+            loads_state=before,
             seen=(seen,),
             right=right,
             judge=judge,

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from fsdpfuzz.case import CaseSpec, pretty
+from fsdpfuzz.case.operations import OptimState
 from fsdpfuzz.corpus import Entry, Found, write_entry
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.known import Known
@@ -163,6 +164,31 @@ def test_a_finding_about_collectives_has_a_script(tmp_path: Path) -> None:
     done = fsdpfuzz("repro", "case.json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert 'issued.count("all_gather float32 4")' in done.stdout
+
+
+def test_a_finding_about_an_entry_of_the_optimizer_s_state_has_a_script(tmp_path: Path) -> None:
+    case = msgspec.structs.replace(
+        SMALL, checkpoints=(), program=(*SMALL.program[:3], OptimState())
+    )
+    words = {"invariant": "optim_state", "quantity": "result", "operation": "optim_state"}
+    finding = changed(GRAD, **words, op=3, name="optim_state[1.weight].momentum_buffer")
+    save(tmp_path / "case.json", case, finding)
+    done = fsdpfuzz("repro", "case.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"momentum_buffer"' in done.stdout
+    assert "set_optimizer_state_dict" not in done.stdout
+
+
+def test_a_script_loads_the_state_that_it_saves_again(tmp_path: Path) -> None:
+    """What is wrong may have come about by an earlier load; the last one has no part in it."""
+    program = (*SMALL.program[:3], OptimState(), OptimState())
+    case = msgspec.structs.replace(SMALL, checkpoints=(), program=program)
+    words = {"invariant": "optim_state", "quantity": "result", "operation": "optim_state"}
+    finding = changed(GRAD, **words, op=4, name="optim_state[1.weight].momentum_buffer")
+    save(tmp_path / "case.json", case, finding)
+    done = fsdpfuzz("repro", "case.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "set_optimizer_state_dict(" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["--issue"]])

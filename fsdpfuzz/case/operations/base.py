@@ -70,6 +70,10 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         """Raises :class:`CaseError` for what contradicts the case at this point."""
         raise NotImplementedError
 
+    def names_state(self) -> bool:
+        """Whether ``torch.distributed.checkpoint`` names and loads the optimizer's state in it."""
+        return False
+
     def words(self) -> str:
         """In a word or few."""
         raise NotImplementedError

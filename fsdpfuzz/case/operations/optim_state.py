@@ -179,6 +179,10 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             strict=self.strict,
         )
 
+    def names_state(self) -> bool:
+        """Not by fsdp1's own API."""
+        return not self.own
+
     def words(self) -> str:
         """``optimizer state, full, to CPU``."""
         words = [f"optimizer state, {self.form}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -78,17 +79,28 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         yield Do(call=call(".zero_grad", MODEL), who="reference")
         lowering.reduced = False
 
+    def names_state(self) -> bool:
+        """Where there is an optimizer."""
+        return True
+
     def words(self) -> str:
         """``save, rebuild as fsdp2 (2 units), load``."""
         units = len(self.plan.units)
         return f"save, rebuild as {self.plan.words()} ({units} unit{'s' * (units > 1)}), load"
 
     def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
-        """Who manages what, and that nothing has a gradient."""
+        """Who manages what, and that nothing has a gradient.
+
+        The new model is wrapped first and frozen as the old one was then.
+        """
         from fsdpfuzz.case.anatomy import anatomy
 
         now.graded.clear()
+        changed = tuple(now.changed(a.frozen))
+        now.trained = {fqn: fqn not in a.frozen for fqn in now.trained}
         now.wrapped(anatomy(msgspec.structs.replace(a.case, plan=self.plan)))
+        for value, names in changed:
+            now.require(names, value)
 
     @classmethod
     def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
@@ -134,3 +146,21 @@ def _saves_a_part(a: Anatomy) -> bool:
                 if went_back and not stepped.issuperset(trained):
                     return True
     return False
+
+
+@lru_cache(maxsize=64)
+def loaded_frozen(a: Anatomy) -> frozenset[str]:
+    """Parameters that were stepped and are frozen while their state is loaded under its names."""
+    went_back: set[str] = set()
+    stepped: set[str] = set()
+    found: set[str] = set()
+    for _, op, now in a.situations(0):
+        trained = {fqn for fqn in now.trained if now.requires_grad(fqn)}
+        match op.kind():
+            case "backward":
+                went_back |= trained
+            case "step":
+                stepped |= went_back.difference(a.case.held_out)
+        if op.names_state():
+            found |= stepped - trained
+    return frozenset(found)

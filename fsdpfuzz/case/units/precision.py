@@ -42,6 +42,11 @@ class Precision(Part, frozen=True, kw_only=True):
     """``keep_low_precision_grads`` (fsdp1 only)."""
 
 
+def parameter_width(unit: Unit) -> int:
+    """Bytes of an element of the parameters that a unit computes with."""
+    return WIDTHS[(unit.precision and unit.precision.param) or "float32"]
+
+
 _NEEDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {"on": {"precision": ("off",)}}
 _SWITCHES: dict[str, tuple[str, Feature]] = {
     "precision_output": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsdpfuzz.case.base import on
@@ -10,10 +10,45 @@ from fsdpfuzz.case.dimension import Feature, Rejection
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.case.units.base import Option
+from fsdpfuzz.case.units.precision import parameter_width
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.modules import Parameter
     from fsdpfuzz.case.wrap import Unit
+
+ALIGNED = 16
+"""Bytes to which fsdp1 aligns parameters under ``use_orig_params``."""
+
+
+def alignment(unit: Unit) -> int:
+    """Elements to a multiple of which the parameters of an fsdp1 unit are laid out; 0 if flat."""
+    return ALIGNED // parameter_width(unit) if getattr(unit, "use_orig_params", True) else 0
+
+
+def flat_layout(
+    parameters: Sequence[Parameter], ranks: int, aligned: int
+) -> tuple[list[tuple[str, int, int]], int]:
+    """Where each parameter starts and ends in the flat parameter, and the total length."""
+    spans, total = [], 0
+    for parameter in parameters:
+        if aligned:
+            total += -total % aligned
+        spans.append((parameter.fqn, total, total + parameter.numel))
+        total += parameter.numel
+    if aligned:
+        total += -total % ranks
+    return spans, total
+
+
+def flat_parts(
+    parameters: Sequence[Parameter], rank: int, ranks: int, aligned: int
+) -> dict[str, int]:
+    """Elements of each parameter in the shard that ``rank`` has of the flat parameter."""
+    spans, total = flat_layout(parameters, ranks, aligned)
+    chunk = -(-total // ranks)
+    low, high = rank * chunk, (rank + 1) * chunk
+    return {fqn: max(0, min(end, high) - max(start, low)) for fqn, start, end in spans}
 
 
 def mixed_units(a: Anatomy) -> tuple[str, ...]:

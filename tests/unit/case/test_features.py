@@ -83,6 +83,11 @@ BY_CLASS = Fsdp1Plan(units=(Fsdp1Unit(path=""),), wrap="module_classes", classes
         (make(fsdp2(""), model=Repeat(body=Linear(out=4), no_grad="body")), {"reused": "no_grad"}),
         (make(fsdp2(""), world_size=4), {"world_size": "4", "empty_shard": "on"}),
         (make(fsdp2(""), world_size=3), {"uneven": "on"}),
+        (
+            # Two rows for each of the first two ranks, the fifth for the third.
+            make(fsdp2(""), model=Linear(out=5, bias=False), world_size=4),
+            {"empty_shard": "on", "uneven": "on"},
+        ),
         (make(fsdp2("", "2")), {"single_element_unit": "on", "unit_without_gradient": "off"}),
         (
             make(fsdp2("", "0"), frozen=("0.weight", "0.bias")),
@@ -175,7 +180,8 @@ def test_features_of_a_unit_of_the_other_api_are_left_out() -> None:
 def test_features_of_a_parameter() -> None:
     a = anatomy(make(fsdp2("", "1"), world_size=3, ties=(TIE,), frozen=("0.weight",)))
     weight = parameter_features(a, "0.weight")
-    assert (weight["frozen"], weight["tied"], weight["rows"]) == ("on", "nested", "uneven")
+    # Four rows over three ranks: 2, 2 and none.
+    assert (weight["frozen"], weight["tied"], weight["rows"]) == ("on", "nested", "few")
     gain = parameter_features(a, "2.gain")
     assert (gain["frozen"], gain["tied"], gain["rows"], gain["used"]) == ("off", "no", "few", "on")
 
@@ -218,6 +224,25 @@ def test_an_optimizer_clears_the_gradients_of_what_it_holds() -> None:
     assert parameter_features(apart, "0.weight")["frozen_with_gradient"] == "on"
     without = anatomy(make(fsdp2(""), program=program, held_out=("0.weight",), optimizer=None))
     assert parameter_features(without, "0.weight")["frozen_with_gradient"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "expected"),
+    [
+        (1, 2, "few"),
+        (3, 2, "uneven"),
+        (4, 3, "few"),
+        (5, 3, "uneven"),
+        (4, 4, "even"),
+        # Chunks of two rows: the last rank gets none.
+        (5, 4, "few"),
+        (6, 4, "few"),
+        (7, 4, "uneven"),
+    ],
+)
+def test_rows_are_few_where_a_rank_gets_none(rows: int, ranks: int, expected: str) -> None:
+    case = make(fsdp1(""), model=Linear(out=rows), world_size=ranks)
+    assert parameter_features(anatomy(case), "weight")["rows"] == expected
 
 
 @pytest.mark.parametrize("name", documents())

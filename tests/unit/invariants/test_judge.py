@@ -26,6 +26,12 @@ def test_a_crash_on_one_rank_is_a_divergence() -> None:
     assert finding.ranks == (0,)
 
 
+def test_a_hang_is_where_the_rank_without_an_answer_is() -> None:
+    hang = Hang(ranks=(1,), deadline=3.0, stages=("idle", "case:backward[1]"))
+    (finding,) = judge(CASE, observed(hang=hang)).findings
+    assert (finding.kind, finding.operation, finding.op) == ("backward", "backward", 1)
+
+
 def test_a_documented_refusal_on_all_ranks_is_a_rejection() -> None:
     refusal = raised(type="ValueError", documented=True, stage="case:wrap")
     assert judge(CASE, observed(errors=(refusal, refusal))).status == "rejected"

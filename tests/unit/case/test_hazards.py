@@ -1,0 +1,146 @@
+"""Where the optimizer's state dict goes wrong: which units and parameters are in such a place."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Checkpoint,
+    Dense,
+    Forward,
+    Fsdp1Plan,
+    Linear,
+    Node,
+    Plan,
+    Rebuild,
+    RequiresGrad,
+    Sequential,
+    Step,
+    anatomy,
+    parameter_features,
+    unit_features,
+)
+from fsdpfuzz.case.operations import Op, OptimState
+from tests.unit.case.test_units import fsdp1, fsdp2, make
+
+LAYERS = Sequential(children=(Linear(out=4), Linear(out=4)))
+TRAIN: tuple[Op, ...] = (Forward(), Backward(), Step())
+TAKEN: tuple[Op, ...] = (*TRAIN, OptimState(strict=False))
+AROUND = Checkpoint(path="1", side="around")
+
+
+def orig(*paths: str, **options: object) -> Fsdp1Plan:
+    return fsdp1(*paths, use_orig_params=True, **options)
+
+
+def misnamed(case: CaseSpec) -> list[str]:
+    a = anatomy(case)
+    return [path for path in a.units if unit_features(a, path)["misnamed"] == "on"]
+
+
+def having(case: CaseSpec, feature: str) -> list[str]:
+    a = anatomy(case)
+    return [p.fqn for p in a.parameters if parameter_features(a, p.fqn)[feature] == "on"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "checkpoint", "expected"),
+    [
+        (fsdp1(""), Checkpoint(path=""), [""]),
+        (fsdp1(""), Checkpoint(path="1"), [""]),
+        (fsdp1(""), Checkpoint(path="1", kind="offload"), [""]),
+        (fsdp1(""), Checkpoint(path="1", kind="function"), []),
+        (fsdp1("", "1"), Checkpoint(path="1"), ["1"]),
+        (fsdp1("", "1"), AROUND, ["1"]),
+        # What lies in the wrapper is another unit's, or no unit's.
+        (fsdp1("0"), Checkpoint(path="1"), []),
+        (fsdp1("0"), Checkpoint(path=""), []),
+        (orig(""), Checkpoint(path=""), []),
+        (orig("", "1"), Checkpoint(path="1"), []),
+        (orig("", "1"), AROUND, ["1"]),
+    ],
+)
+def test_a_wrapper_hides_the_names_of_a_unit(
+    plan: Plan, checkpoint: Checkpoint, expected: list[str]
+) -> None:
+    case = make(plan, model=LAYERS, program=TAKEN, checkpoints=(checkpoint,))
+    assert misnamed(case) == expected
+
+
+def test_names_matter_where_the_state_goes_through_the_common_api() -> None:
+    case = make(fsdp1(""), model=LAYERS, program=TAKEN, checkpoints=(Checkpoint(path=""),))
+    for ops, expected in (
+        ((OptimState(own=True),), []),
+        ((OptimState(own=True), OptimState()), [""]),
+        ((Rebuild(plan=case.plan),), [""]),
+        ((), []),
+    ):
+        assert misnamed(msgspec.structs.replace(case, program=(*TRAIN, *ops))) == expected
+    assert "misnamed" not in unit_features(anatomy(make(fsdp2(""))), "")
+
+
+@pytest.mark.parametrize(
+    ("plan", "model", "ranks", "expected"),
+    [
+        # Four elements and two, cut into three and three.
+        (orig(""), Linear(out=2), 2, ["bias"]),
+        (orig(""), Linear(out=2, bias=False), 2, []),
+        # The second parameter begins at the fourth of six elements, for the sake of alignment.
+        (
+            orig(""),
+            Sequential(children=(Linear(out=1, bias=False), Linear(out=2, bias=False))),
+            2,
+            ["0.weight", "1.weight"],
+        ),
+        # The last rank has nothing at all.
+        (orig(""), Linear(out=2, bias=False), 3, []),
+        (orig("", sharding="NO_SHARD"), Linear(out=2), 2, []),
+        (fsdp1(""), Linear(out=2), 2, []),
+    ],
+)
+def test_a_rank_lacks_a_parameter(plan: Plan, model: Node, ranks: int, expected: list[str]) -> None:
+    width = Dense(width=2, batch=1)
+    case = make(plan, model=model, world_size=ranks, inputs=width, program=TAKEN)
+    assert having(case, "lacking") == expected
+
+
+def test_a_rank_lacks_no_parameter_that_is_not_stepped() -> None:
+    case = make(orig(""), model=Linear(out=2), inputs=Dense(width=2, batch=1), program=TAKEN)
+    assert having(msgspec.structs.replace(case, frozen=("bias",)), "lacking") == []
+    assert having(msgspec.structs.replace(case, held_out=("bias",)), "lacking") == []
+    assert "lacking" not in parameter_features(anatomy(make(fsdp2(""))), "0.weight")
+
+
+FREEZE = RequiresGrad(parameters=("0.weight",), value=False)
+THAW = RequiresGrad(parameters=("0.weight",), value=True)
+LOAD = OptimState(strict=False)
+FLAT = ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "program", "expected"),
+    [
+        (fsdp2(""), (*TRAIN, FREEZE, LOAD), ["0.weight"]),
+        (orig(""), (*TRAIN, FREEZE, LOAD), ["0.weight"]),
+        # A flat parameter is frozen as one.
+        (fsdp1(""), (*TRAIN, FREEZE, LOAD), FLAT),
+        (fsdp1("0"), (*TRAIN, FREEZE, LOAD), FLAT[:2]),
+        (fsdp2(""), (*TRAIN, FREEZE, Rebuild(plan=fsdp2(""))), ["0.weight"]),
+        # So it is in a model that is made anew and frozen after that.
+        (fsdp1(""), (*TRAIN, FREEZE, Rebuild(plan=fsdp1(""))), FLAT),
+        (fsdp1(""), (*TRAIN, FREEZE, OptimState(own=True)), []),
+        (fsdp2(""), (*TRAIN, LOAD, FREEZE), []),
+        (fsdp2(""), (*TRAIN, FREEZE, THAW, LOAD), []),
+        # It has no state yet.
+        (fsdp2(""), (FREEZE, *TRAIN, LOAD), []),
+    ],
+)
+def test_a_parameter_is_frozen_while_its_state_is_loaded(
+    plan: Plan, program: tuple[Op, ...], expected: list[str]
+) -> None:
+    assert having(make(plan, model=LAYERS, program=program), "loaded_frozen") == expected
+    held_out = make(plan, model=LAYERS, program=program, held_out=("0.weight",))
+    assert "0.weight" not in having(held_out, "loaded_frozen")
