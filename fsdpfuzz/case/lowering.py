@@ -284,10 +284,15 @@ class Lowering:
 
     @property
     def _single_use_of_mesh(self) -> bool:
-        """Whether one unit is made, once, on a mesh without names: one with names is too long."""
+        """Whether one unit is made, once, so that nobody else needs the mesh.
+
+        One with names does not fit in a line with ``fully_shard``; ``FSDP`` takes several anyway.
+        """
         saves = [op for op in self.a.case.program if op.wraps]
         again = any(not isinstance(op, StateDict) or self.loads_state for op in saves)
-        return len(self.a.plan.units) == 1 and not again and self.a.case.mesh is None
+        return (
+            len(self.a.plan.units) == 1 and not again and (self.a.fsdp1 or self.a.case.mesh is None)
+        )
 
     def _main(self) -> Iterator[Statement]:
         case = self.a.case
