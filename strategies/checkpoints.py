@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fsdpfuzz.case import TOKENS, Checkpoint, CheckpointKind, Dense, Fsdp1Plan, reentrant_scopes
+from fsdpfuzz.case.checkpoints import lacks_keywords
 from fsdpfuzz.case.modules import SEVERAL
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -45,17 +46,18 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
         path = paths.pop(d.between(0, len(paths) - 1))
         kind = d.pick(kinds)
         around = d.chance(50) and path in a.options and kind != "composable"
+        placed = Checkpoint(
+            path=path,
+            kind=kind,
+            reentrant=reentrant and kind != "offload",
+            side="around" if around or _found_again(d, path) else "inside",
+        )
         chosen.append(
-            Checkpoint(
-                path=path,
-                kind=kind,
-                reentrant=reentrant and kind != "offload",
-                side="around" if around or _found_again(d, path) else "inside",
-            )
+            msgspec.structs.replace(placed, kind="wrapper") if lacks_keywords(a, placed) else placed
         )
     order = {place.path: i for i, place in enumerate(a.places)}
-    placed = tuple(sorted(chosen, key=lambda checkpoint: order[checkpoint.path]))
-    return placed if d.chance(9) else _calm(d, placed)
+    in_order = tuple(sorted(chosen, key=lambda checkpoint: order[checkpoint.path]))
+    return in_order if d.chance(9) else _calm(d, in_order)
 
 
 def place(d: Drawing, placed: tuple[Checkpoint, ...]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
-from fsdpfuzz.case.modules import SEVERAL, Repeat
+from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.forward import most_pending
 from fsdpfuzz.case.paths import within
@@ -287,6 +287,18 @@ def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) ->
             # torch.utils.checkpoint says so: it looks for tensors in no nested structure.
             text = "reentrant recomputation gives gradients to no tensors in a dict"
             raise CaseError(text, path=f"{at}[{i}]")
+        if lacks_keywords(a, checkpoint):
+            text = "torch.utils.checkpoint passes no keyword arguments on if it is reentrant"
+            raise CaseError(text, path=f"{at}[{i}]")
+
+
+def lacks_keywords(a: Anatomy, checkpoint: Checkpoint) -> bool:
+    """Whether a reentrant function is to recompute what a stack of torch calls by keywords.
+
+    A wrapper packs keyword arguments.
+    """
+    called = a.by_path[checkpoint.path].kind in BY_KEYWORDS
+    return called and checkpoint.reentrant and checkpoint.kind == "function"
 
 
 def _worst(scopes: Iterable[str]) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fsdpfuzz.case.operations.forward import calls_below_the_root
-from fsdpfuzz.case.operations.optim_state import OptimState, may_lack_state
-from fsdpfuzz.case.operations.requires_grad import changes_training
+from fsdpfuzz.case.operations.optim_state import (
+    OptimState,
+    may_lack_state,
+    passes_by_parameters,
+)
 from fsdpfuzz.case.optimizer import holds_parameters
 from fsdpfuzz.strategies.operations.program import Program
 from fsdpfuzz.strategies.operations.step import gaps_after_a_step
@@ -26,7 +28,7 @@ def draw(program: Program) -> None:
     if not holds_parameters(d.a):
         return
     stepped, ops = gaps_after_a_step(program), program.operations()
-    changing = changes_training(ops) or calls_below_the_root(ops)
+    changing = passes_by_parameters(ops)
     for _ in range(d.between(1, 2) if stepped else 0):
         form, own = d.pick(_FORMS), d.chance(40) and d.a.fsdp1
         offload, broadcast, fresh = d.chance(25), d.chance(25), d.chance(40)

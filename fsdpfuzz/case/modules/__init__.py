@@ -76,8 +76,11 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "decoder_stack_layer": ("torch.nn.TransformerDecoderLayer",),
 }
 """For each kind that can be wrapped by class: the classes that its modules may have."""
+BY_KEYWORDS = ("encoder_stack_layer", "decoder_stack_layer")
+"""Kinds of modules that their stack calls with keyword arguments."""
 
 __all__ = [
+    "BY_KEYWORDS",
     "CLASSES",
     "KINDS",
     "SEVERAL",

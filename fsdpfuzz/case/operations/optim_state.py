@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.case.operations.forward import calls_below_the_root, leaves_units_whole
 from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.operations.state_dict import dcp_options
@@ -248,6 +249,11 @@ def may_lack_state(a: Anatomy) -> bool:
         or bool(case.held_out)
         or bool(a.switches)
         or any(not p.used and p.fqn not in a.frozen for p in a.parameters)
-        or changes_training(case.program)
-        or calls_below_the_root(case.program)
+        or passes_by_parameters(case.program)
     )
+
+
+def passes_by_parameters(program: Sequence[object]) -> bool:
+    """Whether a program may have steps that leave out a parameter, by its operations alone."""
+    cleared = any(isinstance(op, ClearGrad) for op in program)
+    return cleared or changes_training(program) or calls_below_the_root(program)

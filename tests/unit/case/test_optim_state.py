@@ -23,7 +23,7 @@ from fsdpfuzz.case import (
     is_sound,
     lower,
 )
-from fsdpfuzz.case.operations import Op, OptimState
+from fsdpfuzz.case.operations import ClearGrad, Op, OptimState
 from fsdpfuzz.case.recipe import MODEL, Do, Value, Variable, call, walk
 from fsdpfuzz.errors import CaseError
 from tests.unit.case.test_units import fsdp1, fsdp2, make
@@ -107,6 +107,8 @@ def test_strict_asks_for_a_state_of_every_parameter() -> None:
         assert is_sound(asked(op, model=unused, plan=fsdp2(""), frozen=frozen))
         changed = (RequiresGrad(parameters=("0.weight",), value=False), *TRAIN, op, *TRAIN)
         assert is_sound(asked(*changed, api="fsdp2")) is sound
+        dropped = (*TRAIN[:2], ClearGrad(parameters=("0.weight",)), Step(), op)
+        assert is_sound(asked(*dropped, api="fsdp2")) is sound
     assert is_sound(asked(OptimState(own=True), model=unused, plan=fsdp1("")))
 
 
