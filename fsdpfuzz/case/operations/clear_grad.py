@@ -38,6 +38,7 @@ class ClearGrad(OperationBase, tag="clear_grad", frozen=True, kw_only=True):
         )
     }
     needs_reduced: ClassVar[bool] = True
+    drops_gradients: ClassVar[bool] = True
 
     parameters: Annotated[tuple[ParameterName, ...], Meta(min_length=1)]
 

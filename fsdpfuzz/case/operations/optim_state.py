@@ -10,7 +10,6 @@ import msgspec
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.case.operations.forward import calls_below_the_root, leaves_units_whole
 from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.operations.state_dict import dcp_options
@@ -253,7 +252,7 @@ def may_lack_state(a: Anatomy) -> bool:
     )
 
 
-def passes_by_parameters(program: Sequence[object]) -> bool:
+def passes_by_parameters(program: Sequence[OperationBase]) -> bool:
     """Whether a program may have steps that leave out a parameter, by its operations alone."""
-    cleared = any(isinstance(op, ClearGrad) for op in program)
-    return cleared or changes_training(program) or calls_below_the_root(program)
+    dropped = any(op.drops_gradients for op in program)
+    return dropped or changes_training(program) or calls_below_the_root(program)
