@@ -37,7 +37,13 @@ class Sample:
     statuses: Mapping[str, int]
 
 
-def drawn(strategy: st.SearchStrategy[CaseSpec], count: int, start: int = 1) -> Sample:
+def drawn(
+    strategy: st.SearchStrategy[CaseSpec],
+    count: int,
+    start: int = 1,
+    *,
+    backend: str = "independent",
+) -> Sample:
     """``count`` draws; the same ones for the same ``start``."""
     found: list[CaseSpec] = []
     statuses: Counter[str] = Counter()
@@ -49,7 +55,7 @@ def drawn(strategy: st.SearchStrategy[CaseSpec], count: int, start: int = 1) -> 
         deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-        backend="independent",
+        backend=backend,
     )
     @given(strategy)
     def collect(case: CaseSpec) -> None:
@@ -68,6 +74,13 @@ def drawn(strategy: st.SearchStrategy[CaseSpec], count: int, start: int = 1) -> 
 def sample(focus: Focus, start: int = 1) -> Sample:
     """`SIZE` draws of a focus over both APIs and world sizes 2 to 4, on the newest torch."""
     return drawn(cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER)), SIZE, start)
+
+
+@cache
+def as_run(focus: Focus) -> Sample:
+    """`SIZE` draws of a focus as the loop makes them: some vary earlier ones."""
+    strategy = cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER))
+    return drawn(strategy, SIZE, backend="hypothesis")
 
 
 @cache

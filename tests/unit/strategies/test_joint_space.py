@@ -111,9 +111,9 @@ def plain(name: str, value: str) -> bool:
 
 COMMON = 10.0
 """In how many cases two values would meet, were they drawn independently, to count as common."""
-MAX_COMMON, MAX_RARE = 0.001, 0.05
-"""Which share of all pairs that can meet may be such ones, or rarer ones, that are missing from so
-small a sample. In 60,000 draws of an earlier space 93 of 20,000 pairs were missing in all."""
+MAX_COMMON, MAX_RARE = 20, 1000
+"""How many such pairs, and how many rarer ones, may be missing from so small a sample. In
+60,000 draws 93 were missing in all."""
 CORE = (
     "sharding",
     "use_orig_params",
@@ -158,12 +158,6 @@ def met() -> Iterator[tuple[Pair, int, float, bool]]:
                 yield pair, pairs.count(i, j), expected, pairs.possible(i, j)
 
 
-@cache
-def able() -> int:
-    """How many pairs can meet."""
-    return sum(possible for _, _, _, possible in met())
-
-
 def missing() -> dict[Pair, float]:
     """Pairs that never met although they can and no list says why, with how often they would."""
     known = {*pairs_of(MEANING), *pairs_of(NOT_DRAWN)}
@@ -176,12 +170,12 @@ def missing() -> dict[Pair, float]:
 
 def test_common_pairs_meet() -> None:
     apart = [text(pair) for pair, expected in missing().items() if expected >= COMMON]
-    assert len(apart) <= MAX_COMMON * able(), apart
+    assert len(apart) <= MAX_COMMON, apart
 
 
 def test_few_of_the_rare_pairs_are_missing() -> None:
     apart = [text(pair) for pair, expected in missing().items() if expected < COMMON]
-    assert len(apart) <= MAX_RARE * able(), apart
+    assert len(apart) <= MAX_RARE, apart
 
 
 def test_pairs_of_what_bugs_are_made_of_meet() -> None:
