@@ -248,20 +248,22 @@ def computed_in(unit: Unit) -> Dtype | None:
 
 
 def dtypes_fit(a: Anatomy) -> bool:
-    """Whether each unit in another one gets and puts out what that one computes in.
+    """Whether each unit gets what it computes in, and in another unit puts out what that one does.
 
-    fsdp2 casts a unit's inputs, fsdp1 if ``cast_forward_inputs`` says so; fsdp2 alone casts
-    outputs, to ``output_dtype``.
+    fsdp2 casts a unit's inputs unless it is told otherwise. fsdp1 casts those of an outermost unit
+    unless ``cast_root_forward_inputs`` says otherwise, and those of any other one if
+    ``cast_forward_inputs`` says so. fsdp2 alone casts outputs, to ``output_dtype``.
     """
     for path, unit in a.options.items():
         outer = innermost(path.rpartition(".")[0], a.options) if path else None
-        if outer is None:
-            continue
-        around = computed_in(a.options[outer]) or "float32"
+        around = "float32" if outer is None else computed_in(a.options[outer]) or "float32"
         own, told = computed_in(unit) or "float32", unit.precision
-        casts = told is not None and told.cast_inputs is (True if a.fsdp1 else None)
+        casts = told is not None and (
+            told.cast_inputs is (True if a.fsdp1 else None)
+            or (a.fsdp1 and outer is None and told.cast_root_inputs)
+        )
         put_out = own if told is None else told.output or own
-        if put_out != around or (own != around and not casts):
+        if (outer is not None and put_out != around) or (own != around and not casts):
             return False
     return True
 

@@ -210,6 +210,26 @@ def test_a_unit_has_to_fit_into_the_one_around_it(
     assert dtypes_fit(anatomy(make(Fsdp2Plan(units=units), model=LAYERS))) is fit
 
 
+@pytest.mark.parametrize(
+    ("told", "fit"),
+    [
+        (Precision(param="bfloat16"), True),
+        (Precision(param="bfloat16", cast_root_inputs=False), False),
+        (Precision(param="bfloat16", cast_root_inputs=False, cast_inputs=True), True),
+        (Precision(reduce="bfloat16", cast_root_inputs=False), True),
+    ],
+)
+def test_someone_casts_the_inputs_of_the_root_of_fsdp1(told: Precision, fit: bool) -> None:
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path="", precision=told),))
+    assert dtypes_fit(anatomy(make(plan, model=LAYERS))) is fit
+
+
+def test_someone_casts_the_inputs_of_the_root_of_fsdp2() -> None:
+    for told, fit in ((UNCAST, False), (Precision(param="bfloat16"), True)):
+        plan = Fsdp2Plan(units=(Fsdp2Unit(path="", precision=told),))
+        assert dtypes_fit(anatomy(make(plan, model=LAYERS))) is fit
+
+
 def test_inner_units_of_fsdp1_cast_inputs_if_told_and_outputs_never() -> None:
     half = Precision(param="float16", cast_inputs=True)
     for root, fit in ((half, True), (None, False)):
