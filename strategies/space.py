@@ -57,7 +57,9 @@ def cases(
         raise UsageError(f"apis={list(apis)}: name fsdp1, fsdp2 or both")
     if not world_sizes or not all(1 <= size <= 8 for size in world_sizes):
         raise UsageError(f"world_sizes={list(world_sizes)}: name sizes from 1 to 8")
-    return _cases(focus, tuple(apis), tuple(world_sizes), frozenset(offers))  # type: ignore[arg-type]
+    under_way: list[Drawing] = []
+    parts = [(dimension, _span(part, under_way)) for dimension, part in _parts()]
+    return _cases(focus, tuple(apis), tuple(world_sizes), frozenset(offers), parts, under_way)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -67,22 +69,31 @@ def _cases(
     apis: tuple[Api, ...],
     world_sizes: tuple[int, ...],
     offers: frozenset[str],
+    parts: Sequence[tuple[Dimension, st.SearchStrategy[None]]],
+    under_way: list[Drawing],
 ) -> CaseSpec:
     d = Drawing(draw, focus, _simplest("fsdp1", 1))
     d.case = _simplest(d.pick(apis), d.pick(world_sizes))
-    for dimension, part in _parts():
+    under_way[:] = [d]
+    for dimension, span in parts:
         before = d.case
-        draw(_part(part, d))
+        draw(span)
         # Drawn all the same, so that a seed gives like cases on every torch.
         if not offers.issuperset(dimension.newer):
             d.case = before
+    d.draw = draw
     d.put(seed=d.between(0, 127))
     return d.case
 
 
 @st.composite
-def _part(draw: Draw, part: Part, d: Drawing) -> None:
-    """A dimension's choices in one span, so that Hypothesis can set all of them back at once."""
+def _span(draw: Draw, part: Part, under_way: Sequence[Drawing]) -> None:
+    """A dimension's choices in one span, so that Hypothesis can set all of them back at once.
+
+    Made once for each strategy and not for each draw, of which it would be a quarter of the time;
+    so it finds the case in ``under_way``.
+    """
+    (d,) = under_way
     d.draw = draw
     part(d)
 

@@ -75,10 +75,16 @@ def _defaults(kind: type[msgspec.Struct]) -> tuple[tuple[str, object], ...]:
 
 def default_of(kind: type[msgspec.Struct], field: str) -> object:
     """The default of a field; :data:`msgspec.NODEFAULT` where it has none."""
-    found = next(f for f in msgspec.structs.fields(kind) if f.name == field)
+    found = _fields(kind)[field]
     if found.default_factory is not msgspec.NODEFAULT:
         return found.default_factory()
     return found.default
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """The fields by name. msgspec evaluates all annotations anew each time that it is asked."""
+    return {field.name: field for field in msgspec.structs.fields(kind)}
 
 
 def written(default: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.building import build_of, module_of
@@ -357,4 +357,12 @@ def _shard_at(op: int) -> str:
 
 def lower(a: Anatomy, *, loads_state: bool = True, keep: Sequence[Statement] = ()) -> Recipe:
     """The recipe of a case. See `Lowering` for the options."""
+    if loads_state and not keep:
+        return _trained(a)
     return Lowering(a, loads_state=loads_state, keep=keep).recipe()
+
+
+@lru_cache(maxsize=8)
+def _trained(a: Anatomy) -> Recipe:
+    """What the reference and FSDP train, one after the other."""
+    return Lowering(a).recipe()
