@@ -28,9 +28,6 @@ from fsdpfuzz.repro import verify
 
 UNITS = "tests.planted.units"
 MAX_LINES = 60
-ROOM = 400
-"""Examples within which a fault is met: what comes by in fewer changes with each change of a
-strategy. How soon faults are found the benchmark measures."""
 LONGER = 85
 """Of a script that needs a second iteration, or modules of its own, whatever it is about."""
 
@@ -40,7 +37,7 @@ def hunt(
     folder: Path,
     *,
     property_name: str = "parity",
-    number: int = ROOM,
+    number: int = 30,
     backend: Backend = "gloo",
     tries: int = PROFILES["dev"].shrink_tries,
     apis: tuple[Api, ...] = ("fsdp2",),

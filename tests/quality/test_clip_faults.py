@@ -22,7 +22,7 @@ from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by,
 )
 def test_a_fault_of_clipping(fault: str, api: Api, key: str, tmp_path: Path) -> None:
     plant = f"tests.planted.clip:{fault}"
-    found = found_by(hunt(plant, tmp_path, apis=(api,), until=(key,)), key)
+    found = found_by(hunt(plant, tmp_path, apis=(api,), number=120, until=(key,)), key)
     case = case_of(found)
     assert found.finding.operation == "clip"
     assert linears(case) <= 2

@@ -11,7 +11,7 @@ from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by,
 def test_a_rank_whose_gradients_are_zeros(tmp_path: Path) -> None:
     plant = "benchmarks.faults.plants:fsdp2_idle_rank_keeps_nothing"
     key = "grad_parity/mismatch/fsdp2"
-    found = found_by(hunt(plant, tmp_path, until=(key,)), key)
+    found = found_by(hunt(plant, tmp_path, number=60, until=(key,)), key)
     case = case_of(found)
     assert linears(case) <= 2
     assert features(case)["masked"] == "all"

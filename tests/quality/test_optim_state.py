@@ -21,7 +21,7 @@ from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by,
 def test_what_is_saved_is_wrong(api: Api, plant: str, tmp_path: Path) -> None:
     key = f"optim_state/mismatch/{api}"
     found = found_by(
-        hunt(plant, tmp_path, property_name="state_dict", apis=(api,), until=(key,)),
+        hunt(plant, tmp_path, property_name="state_dict", number=150, apis=(api,), until=(key,)),
         key,
     )
     case = case_of(found)
