@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from fsdpfuzz.case.recipe import (
@@ -33,6 +34,7 @@ from fsdpfuzz.case.recipe import (
 )
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.steps.averaging import average
 
 Role = Literal["fsdp", "plain", "ddp"]
 """Who trains: FSDP, the plain model with gradients averaged by a step, or the same under DDP."""
@@ -187,6 +189,10 @@ class Execution:
         if function.startswith("recipe."):
             return self._procedure(function.removeprefix("recipe."), args, variables)
         called: Callable[..., Any] = resolve(function)
+        if called is average and self.env.backend == "gloo":
+            # One all-reduce of all gradients: on gloo each of them takes a millisecond.
+            with distributed_c10d._coalescing_manager():
+                return called(*args, **options)
         return called(*args, **options)
 
 
