@@ -10,23 +10,15 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
 from hypothesis.statistics import collector
 
 from fsdpfuzz.case import NEWER, CaseSpec
+from fsdpfuzz.loop._hypothesis import BACKEND
 from fsdpfuzz.strategies import FOCUSES, cases
 from fsdpfuzz.strategies.drawing import Focus
 
 SIZE = 1000
 WORLD_SIZES = (2, 3, 4)
-
-
-class Independent(HypothesisProvider):
-    """Draws as Hypothesis does, each time anew: for a backend of ours it makes none of the variants
-    of earlier draws that come in clumps, so shares of what is drawn lie close to the truth."""
-
-
-AVAILABLE_PROVIDERS["independent"] = f"{__name__}.{Independent.__name__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +34,9 @@ def drawn(
     count: int,
     start: int = 1,
     *,
-    backend: str = "independent",
+    backend: str = BACKEND,
 ) -> Sample:
-    """``count`` draws; the same ones for the same ``start``."""
+    """``count`` draws as the loop makes them; the same ones for the same ``start``."""
     found: list[CaseSpec] = []
     statuses: Counter[str] = Counter()
 
@@ -77,8 +69,8 @@ def sample(focus: Focus, start: int = 1) -> Sample:
 
 
 @cache
-def as_run(focus: Focus) -> Sample:
-    """`SIZE` draws of a focus as the loop makes them: some vary earlier ones."""
+def in_a_test(focus: Focus) -> Sample:
+    """`SIZE` draws of a focus as a test of one's own has them: some vary earlier ones."""
     strategy = cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER))
     return drawn(strategy, SIZE, backend="hypothesis")
 
