@@ -79,6 +79,7 @@ def _brought(inner: Brought, path: str, at: str, depth: int) -> Iterator[Place]:
         parameters=tuple(
             Parameter(join(here, name), shape, inner.used) for name, shape in inner.parameters
         ),
+        callable_alone=inner.callable_alone,
     )
     if inner.child is not None:
         # The depth of nodes counts, not that of what they bring along.

@@ -54,6 +54,7 @@ def _alone(program: Program) -> None:
 def _target(program: Program) -> str:
     """A unit that takes what the inputs are, and may be called by itself."""
     a = program.d.a
-    fit = [path for path in a.units if a.by_path[path].width_in == a.width_in]
+    places = [place for path, place in a.by_path.items() if path in a.units]
+    fit = [p.path for p in places if p.width_in == a.width_in and p.callable_alone]
     fit = [path for path in fit if stands_alone(a, path)]
     return program.d.pick(fit or [""])

@@ -60,6 +60,8 @@ class Place:
     json_path: str
     parameters: tuple[Parameter, ...] = ()
     buffers: tuple[str, ...] = ()
+    callable_alone: bool = True
+    """Whether it can be called by itself: with one tensor, for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Brought:
     used: bool = True
     child: Child | None = None
     """The node that lies in it, if there is one."""
+    callable_alone: bool = True
+    """Whether it takes one tensor, and returns one."""
 
 
 @dataclass(frozen=True, slots=True)

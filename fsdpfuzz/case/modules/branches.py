@@ -72,7 +72,7 @@ class Branches(NodeBase, tag="branches", frozen=True, kw_only=True):
             if self.side:
                 out = child.width_after(width, here)
                 inner = Child("inner", child, width, here)
-                yield Brought(name, "sided", width, out, child=inner)
+                yield Brought(name, "sided", width, out, child=inner, callable_alone=False)
             else:
                 yield Child(name, child, width, here)
 

@@ -52,7 +52,8 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
             shapes = tuple(layer_parameters(width, self.hidden, cross_attention=stack == "decoder"))
             for i in range(layers):
                 name = join(prefix, "layers", str(i))
-                yield Brought(name, f"{stack}_stack_layer", width, width, shapes)
+                kind, alone = f"{stack}_stack_layer", stack == "encoder"
+                yield Brought(name, kind, width, width, shapes, callable_alone=alone)
             norm = (("weight", (width,)), ("bias", (width,)))
             yield Brought(join(prefix, "norm"), "norm", width, width, norm)
         yield Brought("head", "linear", width, self.rows, (("bias", (self.rows,)),))

@@ -74,6 +74,11 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         """The target takes the inputs; forwards before one backward agree on ``sync``."""
         if self.target:
             check_names((self.target,), a.by_path, f"{at}.target", "module")
+            if not a.by_path[self.target].callable_alone:
+                raise CaseError(
+                    f"{self.target!r} takes, or returns, more than one tensor",
+                    path=f"{at}.target",
+                )
             takes, given = a.by_path[self.target].width_in, a.width_in
             if takes != given:
                 raise CaseError(

@@ -7,6 +7,7 @@ import pytest
 
 from fsdpfuzz.case import (
     Backward,
+    Branches,
     CaseSpec,
     Checkpoint,
     Dense,
@@ -17,18 +18,22 @@ from fsdpfuzz.case import (
     Fsdp2Unit,
     Linear,
     Mode,
+    Node,
     Op,
     Plan,
     Precision,
     Sequential,
     StateDict,
     Step,
+    Tokens,
+    Transformer,
     Variant,
     anatomy,
     calls_by_the_book,
     check,
     features,
 )
+from fsdpfuzz.case.modules.outputs import Outputs
 from fsdpfuzz.errors import CaseError
 from tests.unit.case.test_units import fsdp1, fsdp2
 
@@ -69,6 +74,20 @@ def test_a_target_exists_and_takes_the_inputs() -> None:
     assert "no module '7'" in refused(program=(Forward(target="7"),))
     narrow = Sequential(children=(Linear(out=5), Linear(out=2)))
     assert "takes width 5" in refused(model=narrow, program=(Forward(target="1"),))
+
+
+@pytest.mark.parametrize(
+    ("model", "target"),
+    [
+        (Outputs(body=Linear(out=3)), "inner"),
+        (Branches(children=(Linear(out=2), Linear(out=2)), side=True), "branches.0"),
+        (Transformer(width=4, rows=4), "transformer.decoder.layers.0"),
+    ],
+)
+def test_a_target_takes_and_returns_one_tensor(model: Node, target: str) -> None:
+    tokens = Tokens() if isinstance(model, Transformer) else CASE.inputs
+    text = refused(model=model, inputs=tokens, program=(Forward(target=target),))
+    assert "more than one tensor" in text
 
 
 @pytest.mark.parametrize(
