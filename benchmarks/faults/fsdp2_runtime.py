@@ -43,6 +43,17 @@ FAULTS = (
         silent=False,
     ),
     fault(
+        "fsdp2_group_ends_with_each_module",
+        "a unit of several modules is resharded behind each of them, and gathered again",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(
+            FUNCTIONS + "_register_group_forward_hooks",
+            "if len(modules_to_run) == 0:\n    return post_hook(hook_module, input, output)",
+            "return post_hook(hook_module, input, output)",
+        ),
+    ),
+    fault(
         "fsdp2_unreached_units_stay_whole",
         "a unit that backward does not reach keeps its whole parameters in memory",
         "resharding",

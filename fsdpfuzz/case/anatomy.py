@@ -101,6 +101,17 @@ class Anatomy:
         """The options that hold for each unit."""
         return {path: unit_of(self.plan, path) for path in self.units}
 
+    @cached_property
+    def unit_at(self) -> Mapping[str, str]:
+        """For each module that FSDP is handed the unit that it belongs to, which is named after
+        the first of its modules."""
+        modules = {path: (path, *getattr(u, "grouped", ())) for path, u in self.options.items()}
+        return {module: path for path, own in modules.items() for module in own}
+
+    def modules_of(self, unit: str) -> tuple[str, ...]:
+        """The modules of a unit."""
+        return tuple(module for module, path in self.unit_at.items() if path == unit)
+
     def shards(self, path: str | None) -> int:
         """The number of ranks that the unit at ``path`` is sharded over; all for no unit.
 
@@ -116,19 +127,20 @@ class Anatomy:
         for a parameter outside all units or one that its unit ignores. Both names of a tied
         parameter are listed, each with the unit in which that name stands.
         """
-        units = frozenset(self.units)
+        units = self.unit_at
         # With a policy the root's call says what all units ignore.
         policy = isinstance(self.plan, Fsdp1Plan) and self.plan.wrap != "nested"
         ignored = {
             path: unit_of(self.plan, "" if policy else path).ignored
-            for path in units
+            for path in self.units
             if self.plan.units
         }
         owners: dict[str, str | None] = {}
         for place in self.places:
             if not place.parameters:
                 continue
-            owner = innermost(place.path, units)
+            module = innermost(place.path, units)
+            owner = None if module is None else units[module]
             if owner is not None and any(within(place.path, path) for path in ignored[owner]):
                 owner = None
             owners.update((parameter.fqn, owner) for parameter in place.parameters)
@@ -174,13 +186,14 @@ class Anatomy:
     @cached_property
     def shared(self) -> tuple[tuple[str, str | None, str | None], ...]:
         """Each tie: the parameter by its source, and the units in which its two names stand."""
-        units = frozenset(self.units)
+        units = self.unit_at
         drawn = (
             (tie.source, self.owners[tie.source], self.owners[tie.target]) for tie in self.case.ties
         )
         brought = (
-            (source, self.owners[source], innermost(name.rpartition(".")[0], units))
+            (source, self.owners[source], units.get(innermost(holder, units) or ""))
             for name, source in self.brought_ties.items()
+            for holder in (name.rpartition(".")[0],)
         )
         return (*drawn, *brought)
 

@@ -102,9 +102,9 @@ def side_of(a: Anatomy, checkpoint: Checkpoint) -> str:
     checkpoint lies around the unit, unless it is made of hooks on the module itself. What the
     caller of a module has to do, it does around the unit, whatever the case says.
     """
-    if checkpoint.kind == "function_offload" and checkpoint.path in a.options:
+    if checkpoint.kind == "function_offload" and checkpoint.path in a.unit_at:
         return "around"
-    if any(unit.path == checkpoint.path for unit in a.plan.units):
+    if a.unit_at.get(checkpoint.path) in {unit.path for unit in a.plan.units}:
         return checkpoint.side
     if checkpoint.path in a.options:
         return "inside" if checkpoint.kind == "composable" else "around"
@@ -221,7 +221,7 @@ class CheckpointsDimension(Dimension):
             texts.append(f"{checkpoint.kind}{reentrant}-{side}")
         yield "checkpoint", one(texts, none="none", several="several")
         paths = recomputed(a)
-        inside = any(within(unit, path) for unit in a.units for path in paths)
+        inside = any(within(module, path) for module in a.unit_at for path in paths)
         yield "recomputed_unit", on(inside)
         yield "reentrant", _worst(reentrant_scopes(a).values())
         yield "wrapper", on(any(c.kind in ("wrapper", "offload") for c in a.case.checkpoints))

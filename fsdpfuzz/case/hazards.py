@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
+from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.modules import Repeat
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
@@ -69,12 +70,12 @@ def kept_without_gradient(a: Anatomy) -> tuple[str, ...]:
 def identity_units(a: Anatomy) -> tuple[str, ...]:
     """Units whose module returns its very input, or a unit that does so within them."""
     found = []
-    for path in a.units:
+    for path, unit in a.unit_at.items():
         place = a.by_path[path]
         # A module with a second input gives its only module's output back.
         node = a.by_path[join(path, "inner")].node if place.kind == "sided" else place.node
         if node is not None and node.returns_its_input():
-            found.append(path)
+            found.append(unit)
     return tuple(found)
 
 
@@ -93,7 +94,7 @@ def called_units(a: Anatomy) -> frozenset[str]:
         for _, op, now in a.situations(rank):
             if isinstance(op, Forward):
                 called.update(call.path for call in a.calls(op, now))
-    return frozenset(called.intersection(a.units))
+    return frozenset(unit for module, unit in a.unit_at.items() if module in called)
 
 
 def calls_a_unit_again(a: Anatomy) -> bool:
@@ -104,12 +105,12 @@ def calls_a_unit_again(a: Anatomy) -> bool:
     """
     again = [c for c in a.case.checkpoints if c.recomputes]
     if any(
-        within(unit, c.path) and (unit != c.path or side_of(a, c) == "around")
+        within(module, c.path) and (module != c.path or side_of(a, c) == "around")
         for c in again
-        for unit in a.units
+        for module in a.unit_at
     ):
         return True
-    units = frozenset(a.units)
+    units = frozenset(a.unit_at)
     for rank in range(a.case.world_size) if a.switches else range(1):
         called: set[str] = set()
         for _, op, now in a.situations(rank):
@@ -163,6 +164,28 @@ def lacking_somewhere(a: Anatomy) -> frozenset[str]:
         if any(stepped.values()):
             found.update(fqn for fqn, numel in stepped.items() if not numel)
     return frozenset(found)
+
+
+def quiet_end(a: Anatomy, path: str) -> bool:
+    """Whether backward can come to a unit by another than the last of its modules.
+
+    What FSDP2 does before a unit's backward hangs on the output of that one.
+    """
+    modules = a.modules_of(path)
+    for rank in range(a.case.world_size) if a.switches else range(1):
+        for _, op, now in a.situations(rank):
+            if not isinstance(op, Forward) or not op.waits:
+                continue
+            requires_grad = requires(a, now)
+            trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
+            seen: dict[str, bool] = {}
+            for call in a.calls(op, now):
+                if call.path in modules and call.grad:
+                    own = any(within(fqn, call.path) for fqn in trained)
+                    seen[call.path] = own or call.input_grad
+            if any(seen.values()) and not list(seen.values())[-1]:
+                return True
+    return False
 
 
 class HazardsDimension(Dimension):
@@ -219,6 +242,13 @@ class HazardsDimension(Dimension):
             group="Wrapping",
             values=ON,
         ),
+        "quiet_end": Feature(
+            about="on when in some forward the output of the last of the unit's modules requires "
+            "no grad, while that of another does (fsdp2 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp2",),
+        ),
         "called": Feature(
             about="off when no forward ever calls the unit", group="Wrapping", values=ON
         ),
@@ -270,6 +300,8 @@ class HazardsDimension(Dimension):
         yield "called", on(path in called_units(a))
         if a.fsdp1:
             yield "misnamed", on(path in misnamed_units(a))
+        else:
+            yield "quiet_end", on(len(a.modules_of(path)) > 1 and quiet_end(a, path))
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """What of its state goes wrong."""

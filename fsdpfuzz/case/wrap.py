@@ -41,6 +41,8 @@ class Fsdp2Unit(Part, frozen=True, kw_only=True):
     """Arguments of one ``fully_shard`` call; the defaults are PyTorch's own."""
 
     path: ModulePath
+    grouped: tuple[ModulePath, ...] = ()
+    """FQNs of further modules of the unit: ``fully_shard([path, *grouped])``."""
     reshard_after_forward: bool | Annotated[int, Meta(ge=1, le=8)] | None = None
     cpu_offload: bool = False
     precision: Precision | None = None

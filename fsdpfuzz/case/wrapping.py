@@ -64,12 +64,16 @@ class Wrapping:
         units = {unit.path: unit for unit in self.a.plan.units}
         paths = dict.fromkeys((*(c.path for c in self.a.case.checkpoints), *units))
         for path in sorted(paths, key=depth, reverse=True):
-            unit = units.get(path)
-            yield from self._placed(path, "inside")
-            if unit is not None:
-                yield self._wrapped(unit, early)
+            if self.a.unit_at.get(path, path) != path:
+                continue  # its unit's first module brings it along
+            together = self.a.modules_of(path) or (path,)
+            for module in together:
+                yield from self._placed(module, "inside")
+            if path in units:
+                yield self._wrapped(units[path], early)
                 yield from told(self.a, Inside("model", path) if path else MODEL)
-            yield from self._placed(path, "around")
+            for module in together:
+                yield from self._placed(module, "around")
         yield from self._told()
 
     def _told(self) -> Iterator[Statement]:
@@ -83,7 +87,7 @@ class Wrapping:
     def _placed(self, path: str, side: str) -> Iterator[Do]:
         """The checkpoints at a module, on one side of its unit; without one ``inside``."""
         who = "both" if reference_recomputes(self.a) else "fsdp"
-        listed = any(unit.path == path for unit in self.a.plan.units)
+        listed = self.a.unit_at.get(path) in {unit.path for unit in self.a.plan.units}
         for checkpoint in self.a.case.checkpoints:
             own = checkpoint.side if listed else "inside"
             if checkpoint.path == path and own == side:
@@ -97,7 +101,9 @@ class Wrapping:
         if self.a.fsdp1:
             made = call(FSDP1, target, **options, device_id=_DEVICE)
             return Do(call=made, into=(target,), who="fsdp")
-        return Do(call=call(FSDP2, target, **options), who="fsdp")
+        modules = tuple(Inside("model", path) for path in self.a.modules_of(unit.path))
+        given = Items("list", modules) if len(modules) > 1 else target
+        return Do(call=call(FSDP2, given, **options), who="fsdp")
 
     def _options(self, unit: Unit, early: dict[tuple[str, str], Variable]) -> dict[str, Value]:
         """The arguments that differ from PyTorch's defaults."""

@@ -55,21 +55,37 @@ def calls_of(a: Anatomy, op: Forward, now: Situation) -> Pass | None:
     made = Pass()
     outputs = _outputs(a, now, calls)
     open_: list[str] = []
+    left: dict[str, int] = {}
+    """Of each unit whose forward has begun how many of its modules are still to be called."""
     for call, (inside, grad) in zip(calls, outputs, strict=True):
         while open_ and not (within(call.path, open_[-1]) and call.path != open_[-1]):
-            made.ended.append(open_.pop())
-        if call.path not in a.options or not a.managed.get(call.path):
+            _end(a, open_.pop(), left, made)
+        path = a.unit_at.get(call.path)
+        if path is None or not a.managed.get(path):
             continue
         open_.append(call.path)
-        made.begun.append(call.path)
-        unit = made.units.setdefault(call.path, UnitCalls())
-        unit.times += 1
-        unit.recorded += call.grad
-        unit.reached += call.grad and (grad or inside)
-    made.ended += reversed(open_)
+        unit = made.units.setdefault(path, UnitCalls())
+        if not left.get(path):
+            left[path] = len(a.modules_of(path))
+            made.begun.append(path)
+            unit.times += 1
+            unit.recorded += call.grad
+        if left[path] == 1:
+            # Backward comes by the output of the last module.
+            unit.reached += call.grad and (grad or inside)
+    while open_:
+        _end(a, open_.pop(), left, made)
     for path, name in _with_gradient(a, now, calls):
         made.trained.setdefault(path, set()).add(name)
     return made
+
+
+def _end(a: Anatomy, module: str, left: dict[str, int], made: Pass) -> None:
+    """The end of a module's forward, and maybe of its unit's."""
+    path = a.unit_at[module]
+    left[path] -= 1
+    if not left[path]:
+        made.ended.append(path)
 
 
 def _outputs(a: Anatomy, now: Situation, calls: Sequence[Called]) -> Iterator[tuple[bool, bool]]:

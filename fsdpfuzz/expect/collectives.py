@@ -133,6 +133,7 @@ class _Follower:
             or (told is not None and told.unused)
             or a.case.micro_batches is not None
             or identity_units(a)
+            or (len(a.unit_at) > len(a.units) and any(c.recomputes for c in a.case.checkpoints))
             or any(a.shards(path) == 1 for path in managing)
             or not (self._settled or self._told_ranks().isdisjoint(a.roots))
             or any(scope != "whole" for scope in scopes.values())

@@ -68,8 +68,9 @@ class Sharded:
         if self._a.fsdp1:
             return tuple(units1.unsharded(self.model))
         names = units2.unsharded(self.model, self._unmanaged)
-        found = (innermost(name.rpartition(".")[0], self.units) for name in names)
-        return tuple(dict.fromkeys(unit for unit in found if unit is not None))
+        units = self._a.unit_at
+        found = (innermost(name.rpartition(".")[0], units) for name in names)
+        return tuple(dict.fromkeys(units[module] for module in found if module is not None))
 
     def resharded(self, modules: Sequence[object]) -> dict[str, int]:
         """How often each unit occurs among ``modules``, which fsdp1's own hook resharded."""

@@ -15,7 +15,7 @@ def draw(d: Drawing) -> None:
     """
     if d.trains or d.case.ties or not d.chance(50):
         return
-    plan, units = d.case.plan, d.a.units
+    plan = d.case.plan
     listed = [unit.path for unit in plan.units]
     by_policy = isinstance(plan, Fsdp1Plan) and plan.wrap != "nested"
     i = listed.index("") if by_policy else d.between(0, len(listed) - 1)
@@ -24,7 +24,7 @@ def draw(d: Drawing) -> None:
         for place in d.a.places
         if place.path != listed[i]
         and within(place.path, listed[i])
-        and not any(within(unit, place.path) for unit in units)
+        and not any(within(module, place.path) for module in d.a.unit_at)
     ]
     before = d.case
     if inner:

@@ -159,6 +159,8 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     """Kinds of the modules in it that are no places, so that classes must not name them."""
     shows_width: ClassVar[bool] = False
     """Whether `explain` says the width even of one that keeps it."""
+    calls_all: ClassVar[bool] = False
+    """Whether a forward calls each of its children, one after the other."""
 
     @classmethod
     def kind(cls) -> str:
@@ -210,6 +212,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
 
     def returns_its_input(self) -> bool:
         """Whether what it puts out is the very tensor that it was given."""
+        return False
+
+    def calls_inside(self) -> bool:
+        """Whether it also calls a module that lies deeper in it than its children."""
         return False
 
     def draws_random(self) -> bool:

@@ -37,6 +37,7 @@ class Branches(NodeBase, tag="branches", frozen=True, kw_only=True):
         "steps.modules.branches.Branches",
         "steps.modules.branches.SidedBranches",
     )
+    calls_all: ClassVar[bool] = True
     children: Annotated[tuple[Node, ...], Meta(min_length=1, max_length=16)]
     merge: Literal["concat", "sum", "stack"] = "concat"
     side: bool = False

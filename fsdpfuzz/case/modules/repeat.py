@@ -83,6 +83,10 @@ class Repeat(NodeBase, tag="repeat", frozen=True, kw_only=True):
         """If the body does, unless a call without grad gives its result back detached."""
         return self.no_grad == "off" and self.body.returns_its_input()
 
+    def calls_inside(self) -> bool:
+        """If it calls the first child of its body by itself."""
+        return self.no_grad == "first_child"
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         body = build(Child("body", self.body, width))

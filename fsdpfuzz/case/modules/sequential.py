@@ -19,6 +19,7 @@ class Sequential(NodeBase, tag="sequential", frozen=True, kw_only=True):
     """``nn.Sequential`` of the children, in order."""
 
     classes: ClassVar[tuple[str, ...]] = ("torch.nn.Sequential", "steps.modules.chain.Chain")
+    calls_all: ClassVar[bool] = True
     children: Annotated[tuple[Node, ...], Meta(max_length=64)]
 
     def width_after(self, width: int, at: str = "$.model") -> int:

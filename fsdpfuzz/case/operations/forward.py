@@ -165,7 +165,7 @@ def stands_alone(a: Anatomy, target: str) -> bool:
     for fqn, owner in a.owners.items():
         if within(fqn, target) and owner is not None:
             casts = a.fsdp1 and computed_in(a.options[owner]) in ("bfloat16", "float16")
-            if casts or not within(owner, target):
+            if casts or not all(within(module, target) for module in a.modules_of(owner)):
                 return False
     return True
 

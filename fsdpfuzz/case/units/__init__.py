@@ -6,6 +6,7 @@ from fsdpfuzz.case.units.backward_prefetch import BackwardPrefetch
 from fsdpfuzz.case.units.base import Option
 from fsdpfuzz.case.units.cpu_offload import CpuOffload
 from fsdpfuzz.case.units.forward_prefetch import ForwardPrefetch
+from fsdpfuzz.case.units.grouped import Grouped
 from fsdpfuzz.case.units.ignored import Ignored
 from fsdpfuzz.case.units.limit_all_gathers import LimitAllGathers
 from fsdpfuzz.case.units.precision import Precision, PrecisionOption
@@ -15,6 +16,7 @@ from fsdpfuzz.case.units.sharding import Sharding, ShardingOption
 from fsdpfuzz.case.units.use_orig_params import UseOrigParams
 
 OPTIONS: tuple[Option, ...] = (
+    Grouped(),
     ShardingOption(),
     UseOrigParams(),
     BackwardPrefetch(),

@@ -11,9 +11,11 @@ from torch.distributed.tensor import DTensor
 
 
 def units(model: nn.Module) -> Iterator[tuple[str, FSDPModule]]:
-    """FQN in the plain model and module of each."""
+    """FQN in the plain model and module of each; of several modules the first."""
+    seen = set()
     for name, module in model.named_modules():
-        if isinstance(module, FSDPModule):
+        if isinstance(module, FSDPModule) and (state := module._get_fsdp_state()) not in seen:
+            seen.add(state)
             yield clean_tensor_name(f"{name}.").rstrip("."), module
 
 

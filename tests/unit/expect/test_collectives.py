@@ -99,6 +99,27 @@ def test_a_path_left_behind_may_be_gathered_in_its_old_turn() -> None:
     }
 
 
+def test_several_modules_of_a_unit_are_gathered_and_reduced_as_one() -> None:
+    three = Sequential(children=(Linear(out=4), Linear(out=2), Linear(out=2)))
+    grouped = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0", grouped=("2",))))
+    nine, eighteen = "all_gather float32 9", "reduce_scatter float32 18"
+    found = promised(grouped, model=three)
+    assert numbers(found) == [once(nine, FIVE), once(nine, eighteen, TEN)]
+    assert found[0].order == (FIVE, nine)
+    again = Checkpoint(path="2")
+    assert promised(grouped, model=three, checkpoints=(again,)) == {}
+
+
+def test_a_unit_of_several_modules_ends_with_the_last_of_them() -> None:
+    three = Sequential(children=(Linear(out=4), Linear(out=2), Linear(out=2)))
+    inner = Fsdp2Unit(path="0", grouped=("2",))
+    grouped = Fsdp2Plan(units=(Fsdp2Unit(path=""), inner, Fsdp2Unit(path="1")))
+    nine, eighteen = "all_gather float32 9", "reduce_scatter float32 18"
+    found = promised(grouped, model=three)
+    assert found[0].order == (nine, FIVE)
+    assert found[1].early == ((FIVE, eighteen),)
+
+
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [

@@ -105,6 +105,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "root": ("open",),
             "nesting": ("flat", "deep"),
             "ignored": ON,
+            "grouped": ON,
             "identity_unit": ON,
             "kept_without_gradient": ON,
             "sharding": ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"),

@@ -1,0 +1,111 @@
+"""A list of modules that ``fully_shard`` makes one unit of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from fsdpfuzz.case.dimension import ON, Feature, Simpler
+from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.paths import innermost, within
+from fsdpfuzz.case.recipe import Value
+from fsdpfuzz.case.units.base import Option, anywhere
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+    from fsdpfuzz.case.wrap import Unit
+
+MAX_NAMES = 6
+
+
+class Grouped(Option):
+    """The modules of a unit beside the one that it is named after: ``fully_shard([a, b])``."""
+
+    name = "grouped"
+    feature: ClassVar[Feature] = Feature(
+        about="on when several modules are one unit (fsdp2 only)",
+        group="Wrapping",
+        values=ON,
+        apis=("fsdp2",),
+        excludes={"on": {"units": ("1",), "nesting": ("flat",)}},
+    )
+
+    def text(self, value: Any) -> str:
+        """``on`` where there are any."""
+        return "on" if value else "off"
+
+    def merged(self, texts: Iterable[str]) -> str:
+        """``on`` where any unit has several."""
+        return anywhere(texts)
+
+    def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
+        """None: they stand in the list that is sharded."""
+        return iter(())
+
+    def words(self, value: Any) -> str:
+        """``together with 1, 2``."""
+        more = len(value) - MAX_NAMES
+        shown = ", ".join(value[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+        return f"together with {shown}"
+
+    def needed(self, value: Any) -> str:
+        """What the call is given."""
+        return "a list of modules"
+
+    def check_unit(self, a: Anatomy, unit: Unit, at: str) -> None:
+        """Siblings which one forward calls one after the other, inside another unit."""
+        beside: tuple[str, ...] = getattr(unit, self.name, ())
+        if not beside:
+            return
+        check_names(beside, a.by_path, at, "module")
+        others = {path for path, owner in a.unit_at.items() if owner != unit.path}
+        others.update(listed.path for listed in a.plan.units)
+        order, holder = list(a.by_path), _holder(unit.path)
+        for i, path in enumerate(beside):
+            here = f"{at}[{i}]"
+            if path in others:
+                raise CaseError(f"{path!r} belongs to another unit, or is this one", path=here)
+            if _holder(path) != holder:
+                raise CaseError(f"{path!r} and {unit.path!r} are no siblings", path=here)
+            if order.index(path) < order.index((unit.path, *beside)[i]):
+                raise CaseError("name the modules in the model's order", path=here)
+        if not any(within(holder, other) for other in a.units):
+            # FSDP2 says of a root: "requires a single root module".
+            raise CaseError("modules that are one unit have to lie in another", path=at)
+        if called_apart(a, unit.path):
+            raise CaseError("not all of the modules are called by each forward", path=at)
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """None in all units, none in one; one less."""
+        yield from super().simpler(case)
+        replace = msgspec.structs.replace
+        units: tuple[Any, ...] = case.plan.units
+        for i, unit in enumerate(units):
+            beside = getattr(unit, self.name, ())
+            for j in range(len(beside)) if len(beside) > 1 else ():
+                less = replace(unit, grouped=beside[:j] + beside[j + 1 :])
+                left = (*units[:i], less, *units[i + 1 :])
+                yield Simpler(replace(case, plan=replace(case.plan, units=left)))
+
+
+def called_apart(a: Anatomy, path: str) -> bool:
+    """Whether a forward may call the module at ``path``, or a sibling, and not the others.
+
+    Then FSDP2 finishes the unit's forward when that of the root ends, if it does at all.
+    """
+    around = innermost(_holder(path), a.by_path)
+    node = None if around is None else a.by_path[around].node
+    if around is None or node is None or not node.calls_all:
+        return True
+    outside = innermost(_holder(around), a.by_path) if around else None
+    caller = None if outside is None else a.by_path[outside].node
+    return caller is not None and caller.calls_inside()
+
+
+def _holder(path: str) -> str:
+    """What holds a module, which may be a ``ModuleList``: siblings have the same."""
+    return path.rpartition(".")[0]

@@ -1,0 +1,73 @@
+"""Several modules that are one unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fsdpfuzz.case import Fsdp2Plan, Fsdp2Unit, within
+from fsdpfuzz.case.units.grouped import called_apart
+from fsdpfuzz.strategies.drawing import Drawing
+
+
+def draw(d: Drawing) -> None:
+    """Two siblings or more with parameters, units or not, mostly those that a tie joins.
+
+    They lie in another unit, and each forward calls all of them. Shrinks towards none.
+    """
+    if d.a.fsdp1 or d.parting != "never" or not d.chance(18):
+        return
+    rows = _rows(d)
+    if not rows:
+        return
+    row = d.pick(rows)
+    first, second = d.between(0, len(row) - 2), d.between(1, len(row) - 1)
+    wanted = {row[first], row[max(second, first + 1)]}
+    wanted |= {path for path, flag in zip(row, d.mask(len(row)), strict=True) if flag}
+    _group(d, [path for path in row if path in _with_partners(d, row, wanted)])
+
+
+def _rows(d: Drawing) -> list[list[str]]:
+    """The siblings that can be one unit; those that a tie joins first."""
+    a, rows = d.a, []
+    for place in a.places:
+        if place.node is None or not any(within(place.path, unit) for unit in a.units):
+            continue
+        row = [
+            path
+            for path in _children(place.path, list(a.by_path))
+            if any(within(p.fqn, path) for p in a.parameters) and not called_apart(a, path)
+        ]
+        if len(row) > 1:
+            rows.append(row)
+    tied = [row for row in rows if any(_joins(row, tie) for tie in a.source.items())]
+    return tied or rows
+
+
+def _children(path: str, paths: Sequence[str]) -> list[str]:
+    """The modules that lie in one, in no other within it."""
+    inner = [p for p in paths if p != path and within(p, path)]
+    return [p for p in inner if not any(within(p, other) for other in inner if other != p)]
+
+
+def _joins(row: Sequence[str], names: tuple[str, str]) -> bool:
+    return all(any(within(name, path) for path in row) for name in names)
+
+
+def _with_partners(d: Drawing, row: Sequence[str], wanted: set[str]) -> set[str]:
+    """With the siblings that hold the other name of a parameter in one of them."""
+    for names in d.a.source.items():
+        if any(within(name, path) for name in names for path in wanted):
+            wanted = wanted | {p for p in row if any(within(name, p) for name in names)}
+    return wanted
+
+
+def _group(d: Drawing, modules: Sequence[str]) -> None:
+    """In place of the units at these modules; not where that would part a tie."""
+    before, parted = d.case, len(d.a.split_ties)
+    kept = [unit.path for unit in d.case.plan.units if unit.path not in modules]
+    units = {path: Fsdp2Unit(path=path) for path in kept}
+    units[modules[0]] = Fsdp2Unit(path=modules[0], grouped=tuple(modules[1:]))
+    ordered = tuple(units[place.path] for place in d.a.places if place.path in units)
+    d.put(plan=Fsdp2Plan(units=ordered))
+    if len(d.a.split_ties) > parted:
+        d.case = before

@@ -1,0 +1,147 @@
+"""A list of modules as one unit: what it manages, what it must not be, what FSDP is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    Branches,
+    CaseSpec,
+    Checkpoint,
+    Dense,
+    Forward,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Node,
+    Repeat,
+    Sequential,
+    Switch,
+    Tie,
+    anatomy,
+    check,
+    decode,
+    encode,
+    features,
+    is_sound,
+    lower,
+    stands_alone,
+    unit_features,
+)
+from fsdpfuzz.case.recipe import Call, Do, Inside, Items
+from fsdpfuzz.errors import CaseError
+from fsdpfuzz.reduce import simpler
+
+LAYER = Linear(out=2)
+THREE = Sequential(children=(LAYER, LAYER, LAYER))
+BESIDE = Branches(children=(LAYER, LAYER), merge="sum")
+
+
+def case(
+    *modules: str, model: Node = THREE, others: tuple[str, ...] = ("",), **changes: Any
+) -> CaseSpec:
+    units = [Fsdp2Unit(path=path) for path in others]
+    made = CaseSpec(
+        world_size=2,
+        model=model,
+        inputs=Dense(width=2),
+        plan=Fsdp2Plan(units=(*units, Fsdp2Unit(path=modules[0], grouped=modules[1:]))),
+        program=(Forward(), Backward()),
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_one_unit_manages_what_lies_in_all_of_its_modules() -> None:
+    given = case("0", "2")
+    check(given)
+    a = anatomy(given)
+    assert a.units == ("", "0")
+    assert a.modules_of("0") == ("0", "2")
+    assert {fqn for fqn, owner in a.owners.items() if owner == ""} == {"1.weight", "1.bias"}
+    assert decode(encode(given)) == given
+    assert features(given)["grouped"] == "on"
+    assert unit_features(a, "0")["grouped"] == "on"
+    assert unit_features(a, "")["grouped"] == "off"
+    assert not stands_alone(a, "0")
+
+
+def test_a_tie_of_two_of_its_modules_lies_within_the_unit() -> None:
+    tied = case("0", "2", ties=(Tie(source="0.weight", target="2.weight"),))
+    assert anatomy(tied).split_ties == ()
+    assert features(tied)["tied"] == "within unit"
+
+
+def test_fsdp_is_told_once_behind_the_checkpoints_in_all_modules() -> None:
+    given = case("0", "2", checkpoints=(Checkpoint(path="2"), Checkpoint(path="0", side="around")))
+    body = lower(anatomy(given)).procedures[1].body
+    calls = [do.call for do in body if isinstance(do, Do) and isinstance(do.call, Call)]
+    assert [str(call.function).rpartition(".")[2] for call in calls] == [
+        "checkpoint_wrapper",
+        "fully_shard",
+        "checkpoint_wrapper",
+        "fully_shard",
+    ]
+    assert calls[0].args == (Inside("model", "2"),)
+    assert calls[1].args == (Items("list", (Inside("model", "0"), Inside("model", "2"))),)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (case("0", "1", others=("", "1")), "belongs to another unit"),
+        (case("0", "0"), "belongs to another unit, or is this one"),
+        (case("0", "3"), "the model has no module '3'"),
+        (case("2", "1"), "in the model's order"),
+        (case("0", "1", others=()), "have to lie in another"),
+        (case("0.0", "1", model=Sequential(children=(THREE, LAYER))), "are no siblings"),
+        (
+            case("branches.0", "branches.1", model=Switch(children=(LAYER, LAYER))),
+            "not all of the modules are called",
+        ),
+        (
+            case("body.0", "body.1", model=Repeat(body=THREE, no_grad="first_child")),
+            "not all of the modules are called",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused(given: CaseSpec, text: str) -> None:
+    with pytest.raises(CaseError, match=text):
+        check(given)
+
+
+def test_fewer_modules_are_plainer() -> None:
+    given = case("0", "1", "2")
+    plans = [s.case.plan for s in simpler(given) if is_sound(s.case) and s.case.model == THREE]
+    left = {tuple(getattr(u, "grouped", ()) for u in plan.units if u.path == "0") for plan in plans}
+    assert {((),), (("1",),), (("2",),)} <= left
+    words = [s.words for s in simpler(given) if not any(u.grouped for u in s.case.plan.units)]  # type: ignore[union-attr]
+    assert "a list of modules" in words
+
+
+@pytest.mark.parametrize(
+    ("frozen", "quiet"),
+    [
+        ((), "off"),
+        (("branches.1.weight",), "off"),
+        (("branches.0",), "off"),
+        (("branches.1",), "on"),
+    ],
+)
+def test_a_unit_whose_last_output_requires_no_grad_is_seen(
+    frozen: tuple[str, ...], quiet: str
+) -> None:
+    names = tuple(
+        n for f in frozen for n in ((f,) if f.endswith("t") else (f"{f}.weight", f"{f}.bias"))
+    )
+    given = case("branches.0", "branches.1", model=BESIDE, frozen=names)
+    assert unit_features(anatomy(given), "branches.0")["quiet_end"] == quiet
+
+
+def test_a_case_without_it_is_written_as_ever() -> None:
+    plain = case("0")
+    assert all("grouped" not in unit for unit in json.loads(encode(plain))["plan"]["units"])
