@@ -43,6 +43,13 @@ FAULTS = (
         silent=False,
     ),
     fault(
+        "fsdp2_backward_list_ignored",
+        "a unit that is told what to prefetch in backward prefetches nothing",
+        "prefetch",
+        "fsdp2",
+        Edit(STATE + "_pre_backward", "fsdp_state._fsdp_param_groups", "()"),
+    ),
+    fault(
         "fsdp2_group_ends_with_each_module",
         "a unit of several modules is resharded behind each of them, and gathered again",
         "fsdp2 runtime",

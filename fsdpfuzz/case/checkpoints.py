@@ -12,7 +12,7 @@ from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.forward import most_pending
-from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, Variable, call
 from fsdpfuzz.errors import CaseError
 
@@ -109,6 +109,15 @@ def side_of(a: Anatomy, checkpoint: Checkpoint) -> str:
     if checkpoint.path in a.options:
         return "inside" if checkpoint.kind == "composable" else "around"
     return "within"
+
+
+def unit_module(a: Anatomy, path: str) -> Value:
+    """The module of a unit, which may lie in a wrapper that was put around it."""
+    for checkpoint in a.case.checkpoints:
+        wraps = checkpoint.kind in ("wrapper", "offload")
+        if checkpoint.path == path and wraps and side_of(a, checkpoint) == "around":
+            return Inside("model", join(path, "_checkpoint_wrapped_module"))
+    return Inside("model", path) if path else MODEL
 
 
 def recomputed(a: Anatomy) -> list[str]:

@@ -50,6 +50,10 @@ class Fsdp2Unit(Part, frozen=True, kw_only=True):
     """FQNs of the modules whose parameters are passed as ``ignored_params``."""
     shard_placement: tuple[Placement, ...] = ()
     """What ``shard_placement_fn`` says of the parameters that it names."""
+    prefetched_in_forward: tuple[ModulePath, ...] = ()
+    """FQNs of the units named by ``set_modules_to_forward_prefetch``."""
+    prefetched_in_backward: tuple[ModulePath, ...] = ()
+    """FQNs of the units named by ``set_modules_to_backward_prefetch``."""
 
 
 class Fsdp1Plan(Part, tag="fsdp1", tag_field="api", frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ Nothing is promised
   is thrown away, or a change of ``requires_grad`` while a unit is whole, on;
 - of reentrant checkpoints that recompute anything but whole units;
 - where parameters without a gradient are reduced as zeros, as often as FSDP looks at a unit;
+- from a forward or backward on in which a unit (fsdp2) prefetches what is not called after it;
 - where fsdp2 is told to put off more, or less, than the reduction of gradients.
 
 Only bounds hold for units that are called several times before a backward, for those that
@@ -45,6 +46,7 @@ from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
 from fsdpfuzz.expect.bytes import shard_numel
 from fsdpfuzz.expect.calls import Pass, UnitCalls, calls_of
 from fsdpfuzz.expect.order import parting
+from fsdpfuzz.expect.prefetches import begun_in_turn, ended_in_turn, gathered, gathered_before
 from fsdpfuzz.expect.traffic import ANY, EITHER, SHARDED, WHOLE, Bounds, Traffic, collective
 
 
@@ -106,11 +108,11 @@ class _Follower:
                 continue
             if isinstance(op, Forward):
                 made = None if op.drop or op.target else calls_of(self._now, op, now)
-                if made is None:
+                if made is None or not begun_in_turn(self._now, made.begun):
                     return
                 yield i, self._forward(op, now, made)
             elif isinstance(op, Backward):
-                if self._changes_dtype(now):
+                if self._changes_dtype(now) or not ended_in_turn(self._now, self._pending.ended):
                     return
                 yield i, self._backward()
             elif self._on_fewer:
@@ -156,7 +158,7 @@ class _Follower:
 
     def _forward(self, op: Forward, now: Situation, made: Pass) -> Traffic:
         a, found = self._now, Traffic()
-        gathers: list[str] = []
+        gathers: dict[str, list[str]] = {}
         certain = all(calls.times == 1 for calls in made.units.values())
         for path in made.begun:
             number = self._state.get(path, SHARDED)
@@ -166,12 +168,13 @@ class _Follower:
             if not is_whole(a, path):
                 text = self._gather(path)
                 found.add(text, number, path)
-                gathers += [text] * number.least
+                gathers[path] = [text] * number.least
                 certain &= number != EITHER
                 self._state[path] = self._after_forward(path)
             self._compares(path, 1, found)
-        if certain and len(set(gathers)) == len(gathers):
-            found.order = tuple(gathers)
+        order = [text for path in gathered(a, made.begun) for text in gathers.get(path, ())]
+        if certain and len(set(order)) == len(order):
+            found.order = tuple(order)
         if op.grad:
             self._pending.add(made)
             self._sync = op.sync
@@ -287,8 +290,9 @@ class _Follower:
                 unit, trained = a.options[now], made.trained.get(now)
                 wanted = isinstance(unit, Fsdp2Unit) or unit.backward_prefetch is not None
                 waits = self._unreduced.get(now)
-                if wanted and trained and not waits and path in once and not is_whole(a, now):
-                    yield self._gather(path), self._scatter(now, trained)
+                if wanted and trained and not waits and not is_whole(a, now):
+                    for early in sorted(once.intersection(gathered_before(a, now, path))):
+                        yield self._gather(early), self._scatter(now, trained)
 
     def _reduced(self, path: str, names: set[str], found: Traffic, *, again: bool) -> None:
         """What a backward reduces of a unit's gradients; ``again`` if it was called repeatedly.

@@ -43,6 +43,13 @@ def first(*paths: str, **options: Any) -> Fsdp1Plan:
     return Fsdp1Plan(units=tuple(Fsdp1Unit(path=path, **options) for path in paths))
 
 
+def second(**told: Any) -> Fsdp2Plan:
+    """A unit each, the first or the last of which is told something."""
+    at = "0" if "prefetched_in_forward" in told else "2"
+    units = (Fsdp2Unit(path=path, **(told if path == at else {})) for path in UNITS)
+    return Fsdp2Plan(units=tuple(units))
+
+
 WIDER = Precision(param="bfloat16", reduce="float32")
 FAULTS: dict[str, tuple[CaseSpec, str]] = {
     "fsdp1_root_freed_after_forward": (
@@ -60,6 +67,14 @@ FAULTS: dict[str, tuple[CaseSpec, str]] = {
     "fsdp1_prefetches_too_far": (
         chain(first(*UNITS, forward_prefetch=True), 2),
         "gathered_in_turn/mismatch/fsdp1:swapped",
+    ),
+    "fsdp2_forward_prefetch_ignored": (
+        chain(second(prefetched_in_forward=("2",))),
+        "gathered_in_turn/mismatch/fsdp2:swapped",
+    ),
+    "fsdp2_backward_list_ignored": (
+        chain(second(prefetched_in_backward=("1", "0"))),
+        "gathered_in_turn/mismatch/fsdp2:late",
     ),
 }
 

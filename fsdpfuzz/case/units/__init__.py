@@ -10,6 +10,8 @@ from fsdpfuzz.case.units.grouped import Grouped
 from fsdpfuzz.case.units.ignored import Ignored
 from fsdpfuzz.case.units.limit_all_gathers import LimitAllGathers
 from fsdpfuzz.case.units.precision import Precision, PrecisionOption
+from fsdpfuzz.case.units.prefetched_in_backward import PrefetchedInBackward
+from fsdpfuzz.case.units.prefetched_in_forward import PrefetchedInForward
 from fsdpfuzz.case.units.reshard_after_forward import ReshardAfterForward
 from fsdpfuzz.case.units.shard_placement import Placement, ShardPlacement
 from fsdpfuzz.case.units.sharding import Sharding, ShardingOption
@@ -27,6 +29,8 @@ OPTIONS: tuple[Option, ...] = (
     CpuOffload(),
     Ignored(),
     ShardPlacement(),
+    PrefetchedInForward(),
+    PrefetchedInBackward(),
 )
 """In the order in which they are told."""
 

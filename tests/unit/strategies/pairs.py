@@ -106,6 +106,8 @@ NOT_DRAWN: tuple[Together, ...] = (
             "nesting": ("flat", "deep"),
             "ignored": ON,
             "grouped": ON,
+            "prefetched_in_forward": ON,
+            "prefetched_in_backward": ON,
             "identity_unit": ON,
             "kept_without_gradient": ON,
             "sharding": ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"),

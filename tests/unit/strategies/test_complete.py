@@ -25,7 +25,7 @@ SHARED = {
     "": {"__init__", "drawing", "space"},
     "modules": {"__init__", "growth"},
     "operations": {"__init__", "program"},
-    "units": {"__init__"},
+    "units": {"__init__", "prefetch_list"},
 }
 """Files that stand for nothing that is registered."""
 REGISTERED = {
