@@ -50,6 +50,13 @@ FAULTS = (
         Edit(STATE + "_pre_backward", "fsdp_state._fsdp_param_groups", "()"),
     ),
     fault(
+        "fsdp2_reshard_by_hand_ignored",
+        "a unit that the user reshards stays whole",
+        "resharding",
+        "fsdp2",
+        Edit(MODULE + "reshard", "fsdp_param_group.reshard()", "None"),
+    ),
+    fault(
         "fsdp2_group_ends_with_each_module",
         "a unit of several modules is resharded behind each of them, and gathered again",
         "fsdp2 runtime",

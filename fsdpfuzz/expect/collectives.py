@@ -40,6 +40,7 @@ from fsdpfuzz.case import (
     within,
 )
 from fsdpfuzz.case.checkpoints import side_of
+from fsdpfuzz.case.operations import Reshard, Unshard
 from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
@@ -115,6 +116,9 @@ class _Follower:
                 if self._changes_dtype(now) or not ended_in_turn(self._now, self._pending.ended):
                     return
                 yield i, self._backward()
+            elif isinstance(op, Unshard | Reshard):
+                self._on_fewer.discard(op.unit)
+                self._state[op.unit] = WHOLE if isinstance(op, Unshard) else SHARDED
             elif self._on_fewer:
                 return  # whoever looks into them may shard them over all ranks
             elif now.trained != self._trained and set(self._state.values()) - {SHARDED}:
@@ -162,9 +166,8 @@ class _Follower:
         certain = all(calls.times == 1 for calls in made.units.values())
         for path in made.begun:
             number = self._state.get(path, SHARDED)
-            self._frozen_first.setdefault(
-                path, not any(now.trained[p.fqn] for p in a.managed[path])
-            )
+            frozen = not any(now.trained[p.fqn] for p in a.managed[path])
+            self._frozen_first.setdefault(path, frozen)
             if not is_whole(a, path):
                 text = self._gather(path)
                 found.add(text, number, path)
@@ -289,8 +292,7 @@ class _Follower:
             for path, now in pairwise(ended):
                 unit, trained = a.options[now], made.trained.get(now)
                 wanted = isinstance(unit, Fsdp2Unit) or unit.backward_prefetch is not None
-                waits = self._unreduced.get(now)
-                if wanted and trained and not waits and not is_whole(a, now):
+                if wanted and trained and not self._unreduced.get(now) and not is_whole(a, now):
                     for early in sorted(once.intersection(gathered_before(a, now, path))):
                         yield self._gather(early), self._scatter(now, trained)
 

@@ -18,8 +18,10 @@ from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.case.operations.rebuild import Rebuild
 from fsdpfuzz.case.operations.requires_grad import RequiresGrad
+from fsdpfuzz.case.operations.reshard import Reshard
 from fsdpfuzz.case.operations.state_dict import StateDict
 from fsdpfuzz.case.operations.step import Step
+from fsdpfuzz.case.operations.unshard import Unshard
 from fsdpfuzz.case.operations.zero_grad import ZeroGrad
 
 Op = (
@@ -36,6 +38,8 @@ Op = (
     | Clip
     | FullParams
     | OptimState
+    | Reshard
+    | Unshard
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -58,7 +62,9 @@ __all__ = [
     "Progress",
     "Rebuild",
     "RequiresGrad",
+    "Reshard",
     "StateDict",
     "Step",
+    "Unshard",
     "ZeroGrad",
 ]

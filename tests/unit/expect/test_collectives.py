@@ -34,6 +34,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.micro_batches import MicroBatches
+from fsdpfuzz.case.operations import Reshard, Unshard
 from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.case.units import Precision
 from fsdpfuzz.expect import Traffic, traffic
@@ -85,6 +86,17 @@ def numbers(found: dict[int, Traffic]) -> list[dict[str, str]]:
 
 def once(*texts: str) -> dict[str, str]:
     return dict.fromkeys(texts, "1")
+
+
+def test_a_unit_is_found_as_it_was_left_by_hand() -> None:
+    by_hand = (Unshard(unit="0"), Forward(), Reshard(unit=""), Backward())
+    forward, backward = promised(second("0", ""), by_hand).values()
+    assert numbers({0: forward, 1: backward}) == [once(FIVE), once(SIX, FIVE, TWELVE, TEN)]
+    fewer = second("0", "", reshard_after_forward=2)
+    wide = (Forward(), Reshard(unit="0"), Backward())
+    four = promised(fewer, wide, world_size=4)
+    assert "all_gather float32 3" in four[2].numbers
+    assert "all_gather float32 6" not in four[2].numbers
 
 
 def test_a_path_left_behind_may_be_gathered_in_its_old_turn() -> None:

@@ -20,6 +20,11 @@ OPTIM: Values = {
 }
 """The optimizer's state dict, and its options."""
 CLEARED = ("part", "whole", "mixed")
+BY_HAND: Values = {
+    "unsharded": ("at once", "async", "waited", "several"),
+    "resharded": ("before backward", "between", "several"),
+}
+"""Units gathered and sharded by hand, in iterations."""
 FSDP2: Values = {name: one.values for name, one in FEATURES.items() if one.apis == ("fsdp2",)}
 """What fsdp1 does not have."""
 
@@ -90,6 +95,7 @@ MEANING: tuple[Together, ...] = (
             "full_params": ("read", "written"),
             "full_params_offload": ON,
             "unshard_async": ON,
+            **BY_HAND,
         },
     ),
 )
@@ -108,6 +114,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "grouped": ON,
             "prefetched_in_forward": ON,
             "prefetched_in_backward": ON,
+            **BY_HAND,
             "identity_unit": ON,
             "kept_without_gradient": ON,
             "sharding": ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"),
@@ -187,6 +194,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "lone_forward": ("several",),
             "pending": ("2+",),
             "steps": ("1", "2", "3"),
+            **BY_HAND,
             "zero_grad": ("none", "zero", "mixed"),
             "refrozen": ("yes", "after lone forward"),
             "mem_tracker": ON,

@@ -1,0 +1,19 @@
+"""A unit that is not sharded when the user says so is found, reduced to that, and scripted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fsdpfuzz.case import features
+from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+
+KEY = "collectives/mismatch/fsdp2:all-gather-less"
+
+
+def test_a_reshard_that_does_nothing(tmp_path: Path) -> None:
+    plant = "benchmarks.faults.plants:fsdp2_reshard_by_hand_ignored"
+    found = found_by(hunt(plant, tmp_path, number=150, until=(KEY,)), KEY)
+    case = case_of(found)
+    assert linears(case) <= 1
+    assert features(case)["resharded"] == "before backward"
+    assert_shown_by_its_script(found)
