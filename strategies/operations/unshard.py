@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case.operations import Forward, Op, Unshard
+from fsdpfuzz.case.operations import Op, Unshard
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -12,13 +12,13 @@ def draw(program: Program) -> None:
     if d.a.fsdp1 or d.parting != "never" or not program.iterations or not d.chance(10):
         return
     iteration = d.pick(program.iterations)
-    where = [i for i, op in enumerate(iteration) if isinstance(op, Forward) and op.waits]
+    where = [i for i, op in enumerate(iteration) if op.waits]
     units: tuple[str, ...] = d.a.units
     gathered: list[Op] = []
     for _ in range(d.between(1, 2)):
         async_op = d.chance(50)
-        waits = d.chance(50) and async_op
-        gathered.append(Unshard(unit=d.pick(units), async_op=async_op, waits=waits))
+        wait = d.chance(50) and async_op
+        gathered.append(Unshard(unit=d.pick(units), async_op=async_op, wait=wait))
     at = d.pick(where)
     renewed = any(op.renews for op in program.operations())
     if not renewed:  # else units may be others by then

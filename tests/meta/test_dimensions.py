@@ -20,8 +20,8 @@ RESTATED = "seeds"
 """Cases that restate documents: data, which names what the documents have."""
 
 SPREAD = {
-    "forward": (37, "FSDP's promises go from one forward to the next: order, reshards, offloads"),
-    "backward": (34, "gradients are there, and units whole or sharded, from a backward on"),
+    "forward": (32, "FSDP's promises go from one forward to the next: order, reshards, offloads"),
+    "backward": (32, "gradients are there, and units whole or sharded, from a backward on"),
     "step": (21, "parameters change here and nowhere else: rounding and baselines count steps"),
     "state_dict": (17, "saved, loaded and compared apart from training, by each API in its way"),
     "zero_grad": (12, "what a rank may hold of gradients hangs on it"),

@@ -56,6 +56,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Variables that it gives, compared with the reference's: a whole tensor, or whole tensors by
     parameter, or for each parameter some by name. What a rank lacks is missing, but for None."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether it gives a loss that waits for a backward."""
+        return False
+
     @classmethod
     def kind(cls) -> str:
         """Its name in a case."""

@@ -67,7 +67,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
 
     @property
     def waits(self) -> bool:
-        """Whether the loss waits for a backward."""
+        """Whether it gives a loss that waits for a backward."""
         return self.grad and not self.drop
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
@@ -196,6 +196,14 @@ def accumulates(program: Iterable[object]) -> bool:
 def leaves_units_whole(program: Iterable[object]) -> bool:
     """Whether some forward has no backward, after which fsdp2's units may stay whole."""
     return any(isinstance(op, Forward) and not op.waits for op in program)
+
+
+def pending_before(program: Iterable[OperationBase]) -> Iterator[bool]:
+    """For each operation whether a loss waits for its backward by then."""
+    pending = False
+    for op in program:
+        yield pending
+        pending = op.waits or (pending and not op.renews and op.kind() != "backward")
 
 
 def most_pending(case: CaseSpec) -> int:

@@ -10,6 +10,7 @@ from fsdpfuzz.case.checkpoints import unit_module
 from fsdpfuzz.case.dimension import Feature, one
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.forward import pending_before
 from fsdpfuzz.case.recipe import Do, Statement, call
 from fsdpfuzz.errors import CaseError
 
@@ -52,10 +53,10 @@ class Reshard(OperationBase, tag="reshard", frozen=True, kw_only=True):
         """When, if at all."""
         if a.fsdp1:
             return
-        when, waits = set(), False
-        for op in a.case.program:
-            if isinstance(op, Reshard):
-                when.add("before backward" if waits else "between")
-            elif op.kind() in ("forward", "backward"):
-                waits = getattr(op, "waits", False)
+        program = a.case.program
+        when = {
+            "before backward" if pending else "between"
+            for op, pending in zip(program, pending_before(program), strict=True)
+            if isinstance(op, Reshard)
+        }
         yield "resharded", one(when, several="several")

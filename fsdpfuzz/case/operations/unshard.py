@@ -13,7 +13,7 @@ from fsdpfuzz.case.checkpoints import unit_module
 from fsdpfuzz.case.dimension import Feature, Simpler, one
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.operations.forward import Forward
+from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.recipe import Do, Statement, Variable, call
 from fsdpfuzz.errors import CaseError
 
@@ -38,7 +38,7 @@ class Unshard(OperationBase, tag="unshard", frozen=True, kw_only=True):
 
     unit: ModulePath
     async_op: bool = False
-    waits: bool = False
+    wait: bool = False
     """Whether it waits for the handle itself; else FSDP does in forward."""
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
@@ -49,12 +49,12 @@ class Unshard(OperationBase, tag="unshard", frozen=True, kw_only=True):
         if a.fsdp1:
             raise CaseError("an operation of fsdp2 alone", path=at)
         check_names((self.unit,), a.options, f"{at}.unit", "unit")
-        if self.waits and not self.async_op:
-            raise CaseError("without async_op there is nothing to wait for", path=f"{at}.waits")
+        if self.wait and not self.async_op:
+            raise CaseError("without async_op there is nothing to wait for", path=f"{at}.wait")
         for op, following in pairwise((*a.case.program, None)):
             if not isinstance(op, Unshard) or isinstance(following, Unshard):
                 continue
-            if not isinstance(following, Forward) or not following.waits or following.target:
+            if following is None or not following.waits or calls_below_the_root((following,)):
                 raise CaseError("a forward of the root with its backward comes next", path=at)
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
@@ -64,15 +64,15 @@ class Unshard(OperationBase, tag="unshard", frozen=True, kw_only=True):
             yield Do(call=call(".unshard", unit), who="fsdp")
             return
         started = call(".unshard", unit, async_op=True)
-        yield Do(call=started, into=(handle,) if self.waits else (), who="fsdp")
-        if self.waits:
+        yield Do(call=started, into=(handle,) if self.wait else (), who="fsdp")
+        if self.wait:
             yield Do(call=call(".wait", handle), who="fsdp")
 
     def words(self) -> str:
         """``unshard 0 async``."""
         words = ["unshard", self.unit or "root"]
         words += ["async"] if self.async_op else []
-        words += ["and wait"] if self.waits else []
+        words += ["and wait"] if self.wait else []
         return " ".join(words)
 
     @classmethod
@@ -80,7 +80,7 @@ class Unshard(OperationBase, tag="unshard", frozen=True, kw_only=True):
         """How, if at all."""
         if not a.fsdp1:
             ways = (
-                "waited" if op.waits else "async" if op.async_op else "at once"
+                "waited" if op.wait else "async" if op.async_op else "at once"
                 for op in a.case.program
                 if isinstance(op, Unshard)
             )
@@ -92,7 +92,7 @@ class Unshard(OperationBase, tag="unshard", frozen=True, kw_only=True):
         program, replace = case.program, msgspec.structs.replace
         if any(isinstance(op, Unshard) and op.async_op for op in program):
             plain = (
-                replace(op, async_op=False, waits=False) if isinstance(op, Unshard) else op
+                replace(op, async_op=False, wait=False) if isinstance(op, Unshard) else op
                 for op in program
             )
             yield Simpler(replace(case, program=tuple(plain)), "async_op")

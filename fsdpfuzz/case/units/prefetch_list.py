@@ -27,8 +27,11 @@ class PrefetchList(Option):
 
     method: ClassVar[str]
     """Of ``FSDPModule``, by which it is told."""
-    passes: ClassVar[str]
-    """``forward`` or ``backward``."""
+
+    @property
+    def passes(self) -> str:
+        """In which pass: ``forward`` or ``backward``."""
+        return self.name.rpartition("_")[2]
 
     def text(self, value: Any) -> str:
         """``on`` where any are named."""
@@ -90,10 +93,10 @@ class PrefetchList(Option):
                 yield Simpler(replace(case, plan=replace(case.plan, units=left)))
 
 
-def feature(passes: str) -> Feature:
+def feature(name: str) -> Feature:
     """Whether any are named."""
     return Feature(
-        about=f"on when a unit is told what to prefetch in {passes} (fsdp2 only)",
+        about=f"on when a unit is told what it gathers {name.replace('_', ' ')} (fsdp2 only)",
         group="Sharding",
         values=ON,
         apis=("fsdp2",),

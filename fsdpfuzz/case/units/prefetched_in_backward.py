@@ -13,5 +13,4 @@ class PrefetchedInBackward(PrefetchList):
 
     name = "prefetched_in_backward"
     method: ClassVar[str] = "set_modules_to_backward_prefetch"
-    passes: ClassVar[str] = "backward"
-    feature: ClassVar[Feature] = feature(passes)
+    feature: ClassVar[Feature] = feature(name)

@@ -13,5 +13,4 @@ class PrefetchedInForward(PrefetchList):
 
     name = "prefetched_in_forward"
     method: ClassVar[str] = "set_modules_to_forward_prefetch"
-    passes: ClassVar[str] = "forward"
-    feature: ClassVar[Feature] = feature(passes)
+    feature: ClassVar[Feature] = feature(name)

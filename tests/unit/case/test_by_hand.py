@@ -34,7 +34,7 @@ from fsdpfuzz.reduce import simpler
 
 SECOND = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0")))
 FIRST = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
-WAITED = Unshard(unit="0", async_op=True, waits=True)
+WAITED = Unshard(unit="0", async_op=True, wait=True)
 
 
 def case(*program: Op, plan: Plan = SECOND, around: str | None = None) -> CaseSpec:
@@ -79,7 +79,7 @@ def test_a_unit_is_gathered_and_sharded_by_its_own_methods() -> None:
         (case(Unshard(unit="0"), Forward(target="0"), Backward()), "comes next"),
         (case(Forward(), Backward(), Unshard(unit="0")), "comes next"),
         (case(Unshard(unit="1"), Forward(), Backward()), "has no unit '1'"),
-        (case(Unshard(unit="0", waits=True), Forward(), Backward()), "nothing to wait for"),
+        (case(Unshard(unit="0", wait=True), Forward(), Backward()), "nothing to wait for"),
         (case(Unshard(unit=""), Forward(), Backward(), plan=FIRST), "fsdp2 alone"),
         (case(Reshard(unit=""), plan=FIRST), "fsdp2 alone"),
         (case(Reshard(unit="1")), "has no unit '1'"),

@@ -34,7 +34,6 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.micro_batches import MicroBatches
-from fsdpfuzz.case.operations import Reshard, Unshard
 from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.case.units import Precision
 from fsdpfuzz.expect import Traffic, traffic
@@ -88,17 +87,6 @@ def once(*texts: str) -> dict[str, str]:
     return dict.fromkeys(texts, "1")
 
 
-def test_a_unit_is_found_as_it_was_left_by_hand() -> None:
-    by_hand = (Unshard(unit="0"), Forward(), Reshard(unit=""), Backward())
-    forward, backward = promised(second("0", ""), by_hand).values()
-    assert numbers({0: forward, 1: backward}) == [once(FIVE), once(SIX, FIVE, TWELVE, TEN)]
-    fewer = second("0", "", reshard_after_forward=2)
-    wide = (Forward(), Reshard(unit="0"), Backward())
-    four = promised(fewer, wide, world_size=4)
-    assert "all_gather float32 3" in four[2].numbers
-    assert "all_gather float32 6" not in four[2].numbers
-
-
 def test_a_path_left_behind_may_be_gathered_in_its_old_turn() -> None:
     paths = Switch(children=(Linear(out=2, bias=False), Linear(out=2)))
     plan = second("branches.0", "branches.1", "", reshard_after_forward=True)
@@ -109,27 +97,6 @@ def test_a_path_left_behind_may_be_gathered_in_its_old_turn() -> None:
         "all_gather float32 3",
         "reduce_scatter float32 6",
     }
-
-
-def test_several_modules_of_a_unit_are_gathered_and_reduced_as_one() -> None:
-    three = Sequential(children=(Linear(out=4), Linear(out=2), Linear(out=2)))
-    grouped = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0", grouped=("2",))))
-    nine, eighteen = "all_gather float32 9", "reduce_scatter float32 18"
-    found = promised(grouped, model=three)
-    assert numbers(found) == [once(nine, FIVE), once(nine, eighteen, TEN)]
-    assert found[0].order == (FIVE, nine)
-    again = Checkpoint(path="2")
-    assert promised(grouped, model=three, checkpoints=(again,)) == {}
-
-
-def test_a_unit_of_several_modules_ends_with_the_last_of_them() -> None:
-    three = Sequential(children=(Linear(out=4), Linear(out=2), Linear(out=2)))
-    inner = Fsdp2Unit(path="0", grouped=("2",))
-    grouped = Fsdp2Plan(units=(Fsdp2Unit(path=""), inner, Fsdp2Unit(path="1")))
-    nine, eighteen = "all_gather float32 9", "reduce_scatter float32 18"
-    found = promised(grouped, model=three)
-    assert found[0].order == (nine, FIVE)
-    assert found[1].early == ((FIVE, eighteen),)
 
 
 @pytest.mark.parametrize(
