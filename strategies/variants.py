@@ -32,8 +32,9 @@ def _recomputed(d: Drawing) -> None:
         forms.append(checkpoints.placement(d))
     if isinstance(case.inputs, Dense) and any(c.reentrant for form in forms for c in form):
         d.put(inputs=msgspec.structs.replace(case.inputs, requires_grad=True))
-    elif any(op.saves_optimizer for op in case.program):
-        # Around tokens a reentrant one may leave parameters without gradients, so without state.
+    elif any(op.saves_optimizer for op in case.program) or case.reduce_scatter is not None:
+        # Around tokens a reentrant one may leave parameters without gradients: without state, or
+        # reduced as zeros, which an optimizer may take for something else.
         forms = [checkpoints.not_reentrant(form) for form in forms]
     forms = [form for form in dict.fromkeys(forms) if form != case.checkpoints]
     found = (Variant(name=n, checkpoints=f) for n, f in zip(_NAMES, forms, strict=False))

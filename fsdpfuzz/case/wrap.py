@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpfuzz.case.base import ModulePath, Name, Part, on
+from fsdpfuzz.case.base import ModulePath, Name, ParameterName, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.modules import CLASSES, Place, Repeat
 from fsdpfuzz.case.names import check_names
@@ -54,6 +54,8 @@ class Fsdp2Unit(Part, frozen=True, kw_only=True):
     """FQNs of the units named by ``set_modules_to_forward_prefetch``."""
     prefetched_in_backward: tuple[ModulePath, ...] = ()
     """FQNs of the units named by ``set_modules_to_backward_prefetch``."""
+    param_dtype_override: tuple[ParameterName, ...] = ()
+    """FQNs of the parameters for which ``param_dtype_override_fn`` gives their own dtype."""
 
 
 class Fsdp1Plan(Part, tag="fsdp1", tag_field="api", frozen=True, kw_only=True):

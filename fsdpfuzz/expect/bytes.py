@@ -26,7 +26,8 @@ from fsdpfuzz.case import (
     ZeroGrad,
     called_units,
 )
-from fsdpfuzz.case.units.precision import keeps_low_grads, reduced_in
+from fsdpfuzz.case.units.param_dtype_override import overridden
+from fsdpfuzz.case.units.precision import computed_in, keeps_low_grads, reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
 from fsdpfuzz.case.units.use_orig_params import alignment, flat_layout, flat_parts
 
@@ -51,6 +52,20 @@ def shard_numel(a: Anatomy, owner: str, names: Collection[str] | None = None) ->
     return sum(
         _chunk(p, dims.get(p.fqn, 0), ranks) for p in parameters if names is None or p.fqn in names
     )
+
+
+def gathered_in(a: Anatomy, owner: str) -> tuple[str, int]:
+    """The dtype in which a unit is gathered, and how many elements of it a rank hands in.
+
+    Where parameters compute in different dtypes, fsdp2 gathers the bytes of all of them.
+    """
+    name, own = computed_in(a.options[owner]) or "float32", overridden(a)
+    kept = {p.fqn for p in a.managed[owner] if p.fqn in own}
+    total = shard_numel(a, owner)
+    wide = shard_numel(a, owner, kept) if kept else 0
+    if wide in (0, total) or WIDTHS[name] == ITEM:
+        return ("float32" if kept and wide == total else name), total
+    return "uint8", ITEM * wide + WIDTHS[name] * (total - wide)
 
 
 def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:

@@ -41,10 +41,10 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.operations import Reshard, Unshard
-from fsdpfuzz.case.units.precision import computed_in, reduced_in
+from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
-from fsdpfuzz.expect.bytes import shard_numel
+from fsdpfuzz.expect.bytes import gathered_in, shard_numel
 from fsdpfuzz.expect.calls import Pass, UnitCalls, calls_of
 from fsdpfuzz.expect.order import parting
 from fsdpfuzz.expect.prefetches import begun_in_turn, ended_in_turn, gathered, gathered_before
@@ -342,10 +342,10 @@ class _Follower:
 
     def _gather(self, path: str, *, from_all: bool = False) -> str:
         a, unit = self._now, self._now.options[path]
-        numel = shard_numel(a, path)
+        name, numel = gathered_in(a, path)
         if path in self._on_fewer and not from_all and isinstance(unit, Fsdp2Unit):
             numel = numel * a.shards(path) // int(unit.reshard_after_forward or 1)
-        return collective("all_gather", computed_in(unit) or "float32", numel)
+        return collective("all_gather", name, numel)
 
     def _scatter(self, path: str, names: set[str]) -> str:
         a = self._now

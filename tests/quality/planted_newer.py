@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
@@ -26,6 +28,12 @@ def whole_parameters_are_freed(_: RankEnv) -> None:
         self.free_unsharded_param()
 
     _put(FSDPParam, "to_sharded", freeing)
+
+
+def no_parameter_keeps_its_dtype(_: RankEnv) -> None:
+    """Whatever the policy says of it."""
+    policy: Any = MixedPrecisionPolicy
+    _put(policy, "_resolve_for_param", lambda self, _: replace(self, param_dtype_override_fn=None))
 
 
 def what_autograd_left_is_not_finished(_: RankEnv) -> None:

@@ -9,9 +9,13 @@ from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Forward,
+    Fsdp2Plan,
+    Fsdp2Unit,
     Idle,
     Linear,
+    Norm,
     Optimizer,
+    Precision,
     Sequential,
     Step,
     chain,
@@ -31,6 +35,15 @@ UNUSED = msgspec.structs.replace(
     optimizer=Optimizer(momentum=0.0),
 )
 replace = msgspec.structs.replace
+NORM = replace(CHAIN, model=Sequential(children=(Linear(out=4), Norm(variant="rms"))))
+
+
+def in_low_precision(*kept: str) -> Fsdp2Plan:
+    """One unit, of which some parameters keep their dtype."""
+    low = Precision(param="bfloat16", reduce="float32")
+    return Fsdp2Plan(units=(Fsdp2Unit(path="", precision=low, param_dtype_override=kept),))
+
+
 FAULTS: dict[str, tuple[CaseSpec, CaseSpec, str]] = {
     "unused_parameters_get_ones": (
         replace(UNUSED, reduce_scatter=ReduceScatter(unused=True, buffers=2)),
@@ -41,6 +54,11 @@ FAULTS: dict[str, tuple[CaseSpec, CaseSpec, str]] = {
         replace(CHAIN, keep_unsharded_storage=True),
         CHAIN,
         "shard_bytes/mismatch/fsdp2",
+    ),
+    "no_parameter_keeps_its_dtype": (
+        replace(NORM, plan=in_low_precision("1.weight")),
+        replace(NORM, plan=in_low_precision()),
+        "collectives/mismatch/fsdp2",
     ),
     "what_autograd_left_is_not_finished": (
         replace(CHAIN, finalization="manual"),

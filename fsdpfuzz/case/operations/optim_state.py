@@ -81,6 +81,12 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             group="State",
             values=ON,
         ),
+        "optim_stateless": Feature(
+            about="on when it is taken before any parameter has state",
+            group="State",
+            values=ON,
+            excludes={"on": {"optim_state": ("no",)}},
+        ),
         "optim_fresh": Feature(
             about="on when the state is loaded into a new optimizer",
             group="State",
@@ -197,6 +203,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         if a.fsdp1:
             yield "optim_own", on(any(op.own for op in found))
         yield "optim_offload", on(any(op.offload for op in found))
+        yield "optim_stateless", on(_stateless(a))
         yield "optim_broadcast", on(any(op.broadcast for op in found))
         yield "optim_flatten", on(any(op.flatten for op in found))
         yield "optim_fresh", on(any(op.fresh for op in found))
@@ -256,3 +263,17 @@ def passes_by_parameters(program: Sequence[OperationBase]) -> bool:
     """Whether a program may have steps that leave out a parameter, by its operations alone."""
     dropped = any(op.drops_gradients for op in program)
     return dropped or changes_training(program) or calls_below_the_root(program)
+
+
+def _stateless(a: Anatomy) -> bool:
+    """Whether state is taken where no step with a gradient, or none that keeps any, came before."""
+    optimizer = a.case.optimizer
+    keeps = optimizer is not None and (optimizer.name != "sgd" or optimizer.momentum > 0)
+    reduced = held = False
+    for _, op, now in a.situations(0):
+        if isinstance(op, OptimState) and not held:
+            return True
+        if op.kind() == "backward":
+            reduced = reduced or any(p.used and now.trained[p.fqn] for p in a.parameters)
+        held = held or (op.kind() == "step" and keeps and reduced)
+    return False

@@ -9,6 +9,7 @@ from fsdpfuzz.case.units.forward_prefetch import ForwardPrefetch
 from fsdpfuzz.case.units.grouped import Grouped
 from fsdpfuzz.case.units.ignored import Ignored
 from fsdpfuzz.case.units.limit_all_gathers import LimitAllGathers
+from fsdpfuzz.case.units.param_dtype_override import ParamDtypeOverride
 from fsdpfuzz.case.units.precision import Precision, PrecisionOption
 from fsdpfuzz.case.units.prefetched_in_backward import PrefetchedInBackward
 from fsdpfuzz.case.units.prefetched_in_forward import PrefetchedInForward
@@ -31,6 +32,7 @@ OPTIONS: tuple[Option, ...] = (
     ShardPlacement(),
     PrefetchedInForward(),
     PrefetchedInBackward(),
+    ParamDtypeOverride(),
 )
 """In the order in which they are told."""
 

@@ -1,0 +1,37 @@
+"""Parameters that keep their dtype are drawn in units of low precision, where they may."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import (
+    NEWER,
+    CaseSpec,
+    Linear,
+    Norm,
+    Sequential,
+    anatomy,
+    dtypes_fit,
+    features,
+    is_sound,
+)
+from fsdpfuzz.strategies import cases
+from tests.unit.strategies.minimal import minimal
+from tests.unit.strategies.sample import large
+
+
+def has(case: CaseSpec) -> bool:
+    return features(case).get("param_dtype_override") == "on"
+
+
+def test_some_norms_keep_their_dtype() -> None:
+    found = [case for case in large("fine_tune") if has(case)]
+    assert len(found) >= 5
+    assert all(is_sound(case) and dtypes_fit(anatomy(case)) for case in found)
+
+
+def test_it_shrinks_to_a_norm() -> None:
+    strategy = cases(focus="fine_tune", apis=("fsdp2",), offers=tuple(NEWER))
+    found = minimal(strategy, has)
+    assert isinstance(found.model, Sequential)
+    assert [type(node) for node in found.model.children] == [Linear, Norm]
+    assert [unit.path for unit in found.plan.units] == [""]
+    assert not has(minimal(strategy))
