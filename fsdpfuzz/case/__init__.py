@@ -131,6 +131,7 @@ from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.ties import Tie
 from fsdpfuzz.case.tree import own_places, places_of
 from fsdpfuzz.case.units import OPTIONS, Option, Precision, Sharding
+from fsdpfuzz.case.units.param_dtype_override import overrides_fit
 from fsdpfuzz.case.units.precision import (
     EPSILON,
     WIDTHS,
@@ -272,6 +273,7 @@ __all__ = [
     "needs_gpu",
     "needs_of_torch",
     "outermost",
+    "overrides_fit",
     "own_places",
     "parameter_features",
     "places_of",

@@ -118,6 +118,17 @@ def holds_parameters(a: Anatomy) -> bool:
     return a.case.optimizer is not None and any(p.fqn not in out for p in a.distinct)
 
 
+def has_state_after(a: Anatomy) -> int:
+    """The operation after which the optimizer has state; past the last one if it never has any."""
+    optimizer, trained = a.case.optimizer, False
+    keeps = optimizer is not None and (optimizer.name != "sgd" or optimizer.momentum > 0)
+    for i, op, now in a.situations(0):
+        trained |= op.waits and any(p.used and now.trained[p.fqn] for p in a.parameters)
+        if keeps and trained and op.kind() == "step":
+            return i
+    return len(a.case.program)
+
+
 def makes_steps(a: Anatomy) -> bool:
     """Whether there is an optimizer, and the program steps it."""
     return holds_parameters(a) and any(op.kind() == "step" for op in a.case.program)

@@ -20,6 +20,7 @@ from fsdpfuzz.case import (
     dtypes_fit,
     encode,
     foreseen_rejections,
+    overrides_fit,
 )
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce.tree import smaller_models
@@ -67,7 +68,7 @@ def usable(case: CaseSpec, neighbour: CaseSpec) -> bool:
         return False
     return all(
         holds(anatomy(neighbour)) or not holds(anatomy(case))
-        for holds in (calls_by_the_book, dtypes_fit)
+        for holds in (calls_by_the_book, dtypes_fit, overrides_fit)
     )
 
 

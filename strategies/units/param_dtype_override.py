@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fsdpfuzz.case import Unit
 from fsdpfuzz.case.units.param_dtype_override import NAME, may_be_overridden
+from fsdpfuzz.case.units.precision import computed_in
 from fsdpfuzz.strategies.drawing import Drawing, one_unit
 
 
@@ -16,7 +17,7 @@ def draw(d: Drawing) -> None:
     units: tuple[Unit, ...] = d.case.plan.units
     for i, unit in enumerate(units):
         named = [p.fqn for p in a.owned[unit.path] if p.fqn in allowed]
-        if unit.precision is None or unit.precision.param is None or not named:
+        if computed_in(unit) is None or not named:
             continue
         flags = d.mask(len(named))
         chosen = [fqn for fqn, flag in zip(named, flags, strict=True) if flag] or named

@@ -38,6 +38,10 @@ class Norm(Leaf, tag="norm", frozen=True, kw_only=True):
             if self.variant == "layer":
                 yield "bias", (width,)
 
+    def takes_lower_dtypes(self) -> bool:
+        """``nn.RMSNorm`` does, on every device, and puts out the dtype of its inputs."""
+        return self.variant == "rms"
+
     def module(self, width: int, build: Build) -> Value:
         """PyTorch's own."""
         name = {"layer": "LayerNorm", "rms": "RMSNorm"}[self.variant]

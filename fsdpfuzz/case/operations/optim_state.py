@@ -13,7 +13,7 @@ from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.forward import calls_below_the_root, leaves_units_whole
 from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.operations.state_dict import dcp_options
-from fsdpfuzz.case.optimizer import makes_steps
+from fsdpfuzz.case.optimizer import has_state_after, makes_steps
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.units.reshard_after_forward import told_to_reshard
 from fsdpfuzz.errors import CaseError
@@ -203,7 +203,8 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         if a.fsdp1:
             yield "optim_own", on(any(op.own for op in found))
         yield "optim_offload", on(any(op.offload for op in found))
-        yield "optim_stateless", on(_stateless(a))
+        first = next((i for i, op in enumerate(a.case.program) if isinstance(op, OptimState)), 0)
+        yield "optim_stateless", on(bool(found) and first < has_state_after(a))
         yield "optim_broadcast", on(any(op.broadcast for op in found))
         yield "optim_flatten", on(any(op.flatten for op in found))
         yield "optim_fresh", on(any(op.fresh for op in found))
@@ -263,17 +264,3 @@ def passes_by_parameters(program: Sequence[OperationBase]) -> bool:
     """Whether a program may have steps that leave out a parameter, by its operations alone."""
     dropped = any(op.drops_gradients for op in program)
     return dropped or changes_training(program) or calls_below_the_root(program)
-
-
-def _stateless(a: Anatomy) -> bool:
-    """Whether state is taken where no step with a gradient, or none that keeps any, came before."""
-    optimizer = a.case.optimizer
-    keeps = optimizer is not None and (optimizer.name != "sgd" or optimizer.momentum > 0)
-    reduced = held = False
-    for _, op, now in a.situations(0):
-        if isinstance(op, OptimState) and not held:
-            return True
-        if op.kind() == "backward":
-            reduced = reduced or any(p.used and now.trained[p.fqn] for p in a.parameters)
-        held = held or (op.kind() == "step" and keeps and reduced)
-    return False

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
-from fsdpfuzz.case.modules.norm import Norm
 from fsdpfuzz.case.names import check_names
-from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Inside, Items, Value, call
 from fsdpfuzz.case.units.base import Option, anywhere
+from fsdpfuzz.case.units.precision import computed_in
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class ParamDtypeOverride(Option):
         group="Sharding",
         values=ON,
         apis=("fsdp2",),
-        excludes={"on": {"precision": ("off",), "norm": ("no", "layer")}},
     )
 
     def asked(self, a: Anatomy) -> bool:
@@ -68,7 +66,7 @@ class ParamDtypeOverride(Option):
         named: tuple[str, ...] = getattr(unit, NAME, ())
         if not named:
             return
-        if unit.precision is None or unit.precision.param is None:
+        if computed_in(unit) is None:
             raise CaseError("without param_dtype all parameters keep their dtype", path=at)
         check_names(named, {p.fqn for p in a.owned[unit.path]}, at, "parameter of the unit")
 
@@ -100,13 +98,15 @@ def overridden(a: Anatomy) -> Set[str]:
 
 
 def may_be_overridden(a: Anatomy) -> Set[str]:
-    """The parameters that may keep their dtype where inputs have a lower one.
-
-    ``nn.RMSNorm`` takes such inputs on every device, and puts out their dtype.
-    """
+    """The parameters that may keep their dtype where inputs have a lower one."""
     return {
-        join(place.path, p.fqn.rpartition(".")[2])
+        p.fqn
         for place in a.places
-        if isinstance(place.node, Norm) and place.node.variant == "rms"
+        if place.node is not None and place.node.takes_lower_dtypes()
         for p in place.parameters
     }
+
+
+def overrides_fit(a: Anatomy) -> bool:
+    """Whether each parameter that keeps its own dtype takes inputs in a lower one."""
+    return overridden(a) <= may_be_overridden(a)

@@ -12,7 +12,6 @@ from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.paths import innermost
 from fsdpfuzz.case.recipe import Value, call, dtype
 from fsdpfuzz.case.units.base import Option, anywhere
-from fsdpfuzz.case.units.param_dtype_override import may_be_overridden, overridden, override
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -172,6 +171,8 @@ class PrecisionOption(Option):
 
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """``mixed_precision`` or ``mp_policy``."""
+        from fsdpfuzz.case.units.param_dtype_override import override
+
         first = self.is_first(unit)
         name = "MixedPrecision" if first else "MixedPrecisionPolicy"
         policy: Value = None
@@ -255,11 +256,8 @@ def dtypes_fit(a: Anatomy) -> bool:
 
     fsdp2 casts a unit's inputs unless it is told otherwise. fsdp1 casts those of an outermost unit
     unless ``cast_root_forward_inputs`` says otherwise, and those of any other one if
-    ``cast_forward_inputs`` says so. fsdp2 alone casts outputs, to ``output_dtype``. A
-    parameter that keeps its own dtype has to be one that takes inputs in another.
+    ``cast_forward_inputs`` says so. fsdp2 alone casts outputs, to ``output_dtype``.
     """
-    if overridden(a) - may_be_overridden(a):
-        return False
     for path, unit in a.options.items():
         outer = innermost(path.rpartition(".")[0], a.options) if path else None
         around = "float32" if outer is None else computed_in(a.options[outer]) or "float32"

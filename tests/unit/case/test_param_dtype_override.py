@@ -18,10 +18,10 @@ from fsdpfuzz.case import (
     check,
     decode,
     digest,
-    dtypes_fit,
     encode,
     features,
     needs_of_torch,
+    overrides_fit,
 )
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect import traffic
@@ -77,7 +77,7 @@ def test_it_is_a_parameter_of_the_unit_that_would_be_cast(told: CaseSpec, text: 
     ("kept", "fit"), [("1.weight", True), ("0.weight", False), ("3.weight", False)]
 )
 def test_it_has_to_take_inputs_of_another_dtype(kept: str, fit: bool) -> None:
-    assert dtypes_fit(anatomy(case(kept))) is fit
+    assert overrides_fit(anatomy(case(kept))) is fit
 
 
 def test_the_case_without_it_is_simpler() -> None:

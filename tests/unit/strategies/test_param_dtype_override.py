@@ -9,9 +9,9 @@ from fsdpfuzz.case import (
     Norm,
     Sequential,
     anatomy,
-    dtypes_fit,
     features,
     is_sound,
+    overrides_fit,
 )
 from fsdpfuzz.strategies import cases
 from tests.unit.strategies.minimal import minimal
@@ -25,7 +25,7 @@ def has(case: CaseSpec) -> bool:
 def test_some_norms_keep_their_dtype() -> None:
     found = [case for case in large("fine_tune") if has(case)]
     assert len(found) >= 5
-    assert all(is_sound(case) and dtypes_fit(anatomy(case)) for case in found)
+    assert all(is_sound(case) and overrides_fit(anatomy(case)) for case in found)
 
 
 def test_it_shrinks_to_a_norm() -> None:
