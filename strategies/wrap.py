@@ -91,7 +91,10 @@ def _chosen(d: Drawing, places: Sequence[Place], *, may_open_root: bool) -> set[
     bare = d.chance(12)
     holding = _holding(places)
     chosen: set[str] = set() if open_root else {""}
-    candidates = [place.path for place in inner if bare or place.path in holding]
+    possible = [place for place in inner if bare or place.path in holding]
+    # Units that take or return several tensors are few, and FSDP's hooks look into those.
+    chosen |= {place.path for place in possible if not place.callable_alone and d.chance(30)}
+    candidates = [place.path for place in possible if place.path not in chosen]
     while d.chance(75) and candidates and len(chosen) < MAX_UNITS:
         chosen.add(candidates.pop(d.between(0, len(candidates) - 1)))
     if open_root and d.trains:

@@ -37,7 +37,22 @@ def without_options(statements: list[ast.stmt]) -> list[ast.stmt]:
         if init is not None and calls and name not in bases:
             _fold_options(init, calls)
             _fold_attributes(found, init, stored)
-    return plain(statements)
+    return _without_unused(plain(statements))
+
+
+def _without_unused(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Without the definitions that only folded options named."""
+    while True:
+        named = [{node.id for node in names_in(statement)} for statement in statements]
+        left = [
+            statement
+            for i, statement in enumerate(statements)
+            if not isinstance(statement, ast.ClassDef)
+            or any(statement.name in names for names in (*named[:i], *named[i + 1 :]))
+        ]
+        if len(left) == len(statements):
+            return left
+        statements = left
 
 
 def _constructor(found: ast.ClassDef) -> ast.FunctionDef | None:

@@ -64,7 +64,7 @@ class Outputs(NodeBase, tag="outputs", frozen=True, kw_only=True):
         body = build(Child("inner.body", self.body, width))
         inner = call("steps.modules.outputs.Several", body, self.form)
         options = without_defaults(self, both="both")
-        return call("steps.modules.outputs.Outputs", inner, **options)
+        return call("steps.modules.outputs.Outputs", inner, self.form, **options)
 
     def words(self) -> list[str]:
         """``dict``, ``both``."""

@@ -40,17 +40,18 @@ class Several(nn.Module):
 class Outputs(nn.Module):
     """Makes one tensor of what the inner module returns: the second, or the sum of both."""
 
-    def __init__(self, inner: nn.Module, both: bool = False) -> None:
+    def __init__(self, inner: nn.Module, returned: str, both: bool = False) -> None:
         super().__init__()
         self.inner = inner
+        self.returned = returned
         self.both = both
 
     def forward(self, x: Tensor) -> Tensor:
         """Keeps the shape of ``x``."""
         found: Any = call(self.inner, x)
-        if isinstance(found, Two):
+        if self.returned == "dataclass":
             means, output = found.means, found.output
-        elif isinstance(found, dict):
+        elif self.returned == "dict":
             means, output = found["means"], found["output"]
         else:
             means, output = found

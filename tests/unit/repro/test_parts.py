@@ -154,6 +154,15 @@ def test_an_attribute_that_is_set_from_outside_stays() -> None:
     assert told_by(text_of(without_options(parsed(f"{CLASS}\n{use}")))) == [8]
 
 
+def test_a_class_that_only_a_folded_option_names_is_left_out() -> None:
+    inner = "class Two:\n    pass\n\nclass One:\n    two = Two\n"
+    made = CLASS.replace("return self.extra", "return One.two")
+    text = text_of(without_options(parsed(f"{inner}{made}\ntold.append(Scale(3).run())")))
+    assert "Two" not in text
+    assert "One" not in text
+    assert told_by(text) == [3]
+
+
 NAMED = "named = dict(model.named_parameters())\n"
 
 
