@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import ChainMap
 from collections.abc import Callable, MutableMapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol
@@ -190,9 +190,7 @@ class Execution:
             return self._procedure(function.removeprefix("recipe."), args, variables)
         called: Callable[..., Any] = resolve(function)
         if called is average and self.env.backend == "gloo":
-            # One all-reduce of all gradients: on gloo each of them takes a millisecond.
-            with distributed_c10d._coalescing_manager():
-                return called(*args, **options)
+            return _at_once(list(args[0]), *args[1:], **options)
         return called(*args, **options)
 
 
@@ -219,6 +217,15 @@ def _inside(module: nn.Module, path: str) -> Any:
     for part in path.split(".") if path else ():
         found = getattr(found, part)
     return found
+
+
+def _at_once(parameters: Sequence[nn.Parameter], *args: Any, **options: Any) -> None:
+    """`average` in one all-reduce: on gloo each of them takes a millisecond."""
+    together: AbstractContextManager[Any] = nullcontext()
+    if any(p.grad is not None for p in parameters):  # torch 2.7 fails over an empty list
+        together = distributed_c10d._coalescing_manager()
+    with together:
+        average(parameters, *args, **options)
 
 
 def _container(kind: str, values: list[Any]) -> Any:
