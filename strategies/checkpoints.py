@@ -10,6 +10,8 @@ from fsdpfuzz.case.modules import SEVERAL
 from fsdpfuzz.strategies.drawing import Drawing
 
 MAX_CHECKPOINTS = 3
+_BY_CALLERS = ("function", "function_offload")
+"""Kinds that whoever calls the module has to know of."""
 _KINDS: tuple[CheckpointKind, ...] = ("wrapper", "function", "offload", "function_offload")
 
 
@@ -34,11 +36,15 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     a = d.a
     reentrant = d.chance(50, fine_tune=10)
     starts = {p.fqn for place in a.places if place.kind == "embedding" for p in place.parameters}
-    if reentrant and not starts.isdisjoint(a.frozen):
-        reentrant = False
-    kinds = _KINDS if a.fsdp1 or reentrant else (*_KINDS, "composable")
+    own = a.imported is not None
+    if reentrant and (own or not starts.isdisjoint(a.frozen)):
+        reentrant = False  # whose inputs require grad nobody knows of an imported model
+    kinds = tuple(kind for kind in _KINDS if not own or kind not in _BY_CALLERS)
+    kinds = kinds if a.fsdp1 or reentrant else (*kinds, "composable")
     paths = [
-        p.path for p in a.places if not reentrant or (p.width_in != TOKENS and p.kind != SEVERAL)
+        p.path
+        for p in a.places
+        if p.alone and (not reentrant or (p.width_in != TOKENS and p.kind != SEVERAL))
     ]
     paths.sort(key=lambda path: path not in a.options)
     chosen: list[Checkpoint] = []

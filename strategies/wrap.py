@@ -35,7 +35,8 @@ def draw(d: Drawing) -> None:
     choice = d.a.fsdp1 and d.parting == "never"
     way = d.pick(("nested", "custom_policy", "module_classes")) if choice else "nested"
     d.trains = d.parting != "never" or not d.chance(1, state_dict=25)
-    split = d.chance(6)
+    # That shared parameters have to lie in one unit is documented, and known.
+    split = d.chance(6) and d.a.imported is None
     if way == "module_classes" and _by_classes(d, places) and (split or not d.a.split_ties):
         return
     paths = _chosen(d, places, may_open_root=way == "nested")
@@ -88,10 +89,12 @@ def _chosen(d: Drawing, places: Sequence[Place], *, may_open_root: bool) -> set[
         return {"", *_paths_of_switches(places), *_behind(d, places)}
     # What is tied to a parameter outside of all units would be sharded there and whole here.
     open_root = open_root and not (root.parameters and d.trains) and (d.trains or not d.case.ties)
+    # Which of several roots a backward reaches may depend on the data.
+    open_root = open_root and not (d.a.imported is not None and d.a.imported.varies)
     bare = d.chance(12)
     holding = _holding(places)
     chosen: set[str] = set() if open_root else {""}
-    candidates = [place.path for place in inner if bare or place.path in holding]
+    candidates = [p.path for p in inner if p.alone and (bare or p.path in holding)]
     while d.chance(75) and candidates and len(chosen) < MAX_UNITS:
         chosen.add(candidates.pop(d.between(0, len(candidates) - 1)))
     if open_root and d.trains:
@@ -137,7 +140,7 @@ def _holding(places: Sequence[Place]) -> frozenset[str]:
 def _uncovered(places: Sequence[Place], chosen: Collection[str]) -> set[str]:
     """The outermost modules, below the root, of the parameters that lie in no unit."""
     units, tops = frozenset(chosen), set()
-    callable_ = {p.path for p in places if p.path}
+    callable_ = {p.path for p in places if p.path and p.alone}
     for place in places:
         if not place.parameters or innermost(place.path, units) is not None:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpfuzz.case.anatomy import Anatomy
-from fsdpfuzz.case.modules import Child, Sequential
+from fsdpfuzz.case.modules import Child, Sequential, tree_of
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -46,7 +46,9 @@ def module_of(a: Anatomy) -> Value:
                 return Call("steps.modules.chain.Chain", made.args)
         return made
 
-    return build(Child("", a.case.model, a.width_in), "")
+    if a.imported is not None:
+        return a.imported.made()
+    return build(Child("", tree_of(a.case.model), a.width_in), "")
 
 
 def _frozen(a: Anatomy) -> Iterator[Do]:

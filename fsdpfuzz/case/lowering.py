@@ -103,6 +103,8 @@ class Lowering:
         changed = {n for op in ops if isinstance(op, RequiresGrad) for n in op.parameters}
         changed |= {target for target, source in a.source.items() if source in changed}
         never = a.frozen | changed
+        if a.imported is not None and a.imported.varies:
+            return True
         used = {p.fqn for p in a.parameters if p.used}
         if never and a.switches:
             return True  # what is trained may lie in a branch that is not taken
@@ -200,6 +202,8 @@ class Lowering:
 
     def called(self, module: Variable | Inside, x: Value) -> Call:
         """A call of a module, through a checkpoint where the caller has to look for one."""
+        if self.a.imported is not None:
+            return self.a.imported.forward(module, x)
         path = module.path if isinstance(module, Inside) else ""
         if any(c.path == path and c.by_caller(self.a) for c in self.a.case.checkpoints):
             return call("steps.checkpointing.call", module, x)
@@ -243,7 +247,8 @@ class Lowering:
         if self.unmanaged:
             parameters = call("steps.names.others", _NAMED, literal(self.unmanaged))
         options: dict[str, Value] = {"lacking": True} if self.may_lack_grads else {}
-        if any(isinstance(op, Flip) for op in self.a.case.program):
+        own = self.a.imported
+        if any(isinstance(op, Flip) for op in self.a.case.program) or (own and own.varies):
             filled = call("steps.averaging.fill", parameters, _DEVICE)
             yield Do(call=filled, who="averaging")
         averaged = call("steps.averaging.average", parameters, **options)

@@ -43,6 +43,7 @@ class TiesDimension(Dimension):
     """Parameters shared within a unit, or across units."""
 
     name = "ties"
+    of_model: ClassVar[bool] = True
     features: ClassVar[Mapping[str, Feature]] = {
         "tied": Feature(
             about="no, within unit, across units, nested (units of which one contains the other)",

@@ -146,7 +146,7 @@ def run_command(
             against=against,
         )
 
-    raise typer.Exit(_run(parts_of(backend, jobs, seed, settings_on), json, junit))
+    raise typer.Exit(run_parts(parts_of(backend, jobs, seed, settings_on), json, junit))
 
 
 def settings_from(
@@ -213,7 +213,8 @@ def settings_from(
     )
 
 
-def _run(parts: list[Part], json: Path | None, junit: Path | None) -> int:
+def run_parts(parts: list[Part], json: Path | None, junit: Path | None) -> int:
+    """Runs the parts, shows what happens, writes the files; the exit code."""
     from fsdpfuzz.cli._annotations import notes_of, wanted
     from fsdpfuzz.cli._files import Files
     from fsdpfuzz.cli._interrupt import Interrupts

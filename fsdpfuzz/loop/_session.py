@@ -11,6 +11,7 @@ from types import TracebackType
 from fsdpfuzz.case import CaseSpec, digest
 from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm, is_starved
 from fsdpfuzz.loop._events import CaseDone, Rate
+from fsdpfuzz.loop._imported import is_permitted, permit
 from fsdpfuzz.loop._known import reason_to_skip
 from fsdpfuzz.loop._ports import HarnessError, Ports, Sighting
 from fsdpfuzz.loop._real import real_ports
@@ -136,6 +137,7 @@ class Session:
         """
         name = digest(case)
         if name not in self._cache:
+            permit(case, self.settings.target)
             self._put_on_disk(case)
             self._runs.begin(case)
             self._begun = name
@@ -274,8 +276,9 @@ class Session:
             self._ports.archive.finish()
 
     def pending(self) -> list[CaseSpec]:
-        """The cases at which earlier runs were killed."""
-        return self._ports.archive.pending()
+        """The cases at which earlier runs were killed, but for those of code that is not named."""
+        own = self.settings.target
+        return [case for case in self._ports.archive.pending() if is_permitted(case, own)]
 
     def silent_known(self) -> tuple[str, ...]:
         """The known findings that should show on this machine and did not in this session."""
@@ -300,6 +303,7 @@ class Session:
         return error
 
     def _run(self, case: CaseSpec, *, doubt: bool = False, beside: bool = False) -> _Outcome:
+        permit(case, self.settings.target)
         begun, self._begun = self._begun, ""
         if not beside and begun != digest(case):
             self._put_on_disk(case)

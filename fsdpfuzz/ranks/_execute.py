@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from fsdpfuzz.case.modules.imported import OWN
 from fsdpfuzz.case.recipe import (
     Call,
     Do,
@@ -35,6 +36,7 @@ from fsdpfuzz.case.recipe import (
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.steps.averaging import average
+from fsdpfuzz.ranks._imported import function
 
 Role = Literal["fsdp", "plain", "ddp"]
 """Who trains: FSDP, the plain model with gradients averaged by a step, or the same under DDP."""
@@ -200,6 +202,8 @@ class Execution:
 def resolve(name: str) -> Any:
     """The object of a dotted name; ``steps`` stands for our own room of that name."""
     parts = name.split(".")
+    if parts[0] == OWN:
+        return function(".".join(parts[1:]))
     if parts[0] == "steps":
         parts = ["fsdpfuzz", *parts]
     for length in range(len(parts) - 1, 0, -1):

@@ -1,0 +1,188 @@
+"""A model of your own: a function in your file makes it, and a case knows its structure.
+
+A case holds no code. It names the target and says which modules and parameters were found there;
+ranks build it only where the target was named on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from fsdpfuzz.case.base import Dtype, ModulePath, Name, ParameterName, Part
+from fsdpfuzz.case.modules.base import Brought, Build, Called, NodeBase, Shape, Visit, Walk
+from fsdpfuzz.case.recipe import Call, Value, call
+
+OWN = "imported"
+"""First part of the dotted name of a function of the target."""
+MAX_CALLS = 4096
+"""Calls of modules in one forward that a case lists."""
+
+Target = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.]+$")]
+Dim = Annotated[int, Meta(ge=0, le=2**40)]
+LossKind = Literal["function", "attribute", "outputs"]
+
+
+class ImportedParameter(Part, frozen=True, kw_only=True):
+    """A parameter: ``name`` within its module, ``also`` the FQNs of the same ``nn.Parameter``."""
+
+    name: Name
+    shape: Annotated[tuple[Dim, ...], Meta(max_length=16)]
+    used: bool = True
+    """Whether a backward gives it a gradient."""
+    frozen: bool = False
+    """Whether your own code freezes it."""
+    also: Annotated[tuple[ParameterName, ...], Meta(max_length=64)] = ()
+
+
+class ImportedModule(Part, frozen=True, kw_only=True):
+    """A module of the model. ``alone`` says that it may be a unit, or be recomputed.
+
+    That is so where it is called, puts out what requires grad, and what lies in it is used during
+    its calls only: FSDP gathers the parameters of a unit for its forward.
+    """
+
+    path: ModulePath
+    cls: Annotated[str, Meta(max_length=128)] = ""
+    """Name of its class."""
+    alone: bool = False
+    parameters: Annotated[tuple[ImportedParameter, ...], Meta(max_length=4096)] = ()
+    buffers: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
+    changed: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
+    """Those of its buffers that a forward changes."""
+
+
+class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
+    """What ``model()`` of a target makes: its modules as ``named_modules`` gives them.
+
+    It can only be the whole model, and what it computes is unknown: of FSDP's collectives, of
+    their order, and of when units are resharded nothing is promised.
+    """
+
+    classes: ClassVar[tuple[str, ...]] = ()
+    target: Target
+    """``mymodel.py``, or ``package.module``; where it lies, the command line says."""
+    modules: Annotated[tuple[ImportedModule, ...], Meta(min_length=1, max_length=512)]
+    calls: Annotated[tuple[ModulePath, ...], Meta(max_length=MAX_CALLS)] = ()
+    """The modules that a forward calls, in order, without the model itself."""
+    loss: LossKind = "outputs"
+    """``loss(model, batch)`` of the target, ``.loss`` of what the model returns, or all that it
+    returns."""
+    computes_in: tuple[Dtype, ...] = ()
+    """The dtypes below float32 in which it runs."""
+    random: bool = False
+    """Whether a forward in train mode draws random numbers."""
+    varies: bool = False
+    """Whether it depends on the data which modules and parameters a forward uses."""
+    loses: bool = False
+    """Whether a forward changes a buffer that a state dict does not hold."""
+
+    @property
+    def module_name(self) -> str:
+        """The name under which Python imports the target."""
+        return self.target.removesuffix(".py")
+
+    def function(self, name: str) -> str:
+        """The dotted name of a function of the target."""
+        return f"{OWN}.{self.module_name}.{name}"
+
+    @property
+    def own_frozen(self) -> tuple[str, ...]:
+        """FQNs of the parameters that your own code freezes."""
+        return tuple(
+            f"{module.path}.{p.name}".lstrip(".")
+            for module in self.modules
+            for p in module.parameters
+            if p.frozen
+        )
+
+    @property
+    def root(self) -> ImportedModule:
+        """The model itself."""
+        return self.modules[0]
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """Nobody asks how wide it is."""
+        return width
+
+    def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
+        """The calls as they were seen; which of them have inputs that require grad is unknown."""
+        for inner in self.calls:
+            yield Called(inner, grad, x, asked=False)
+        return grad
+
+    def module(self, width: int, build: Build) -> Value:
+        """It stands in no other."""
+        return self.made()
+
+    def made(self) -> Value:
+        """Your own function; what it freezes the case says."""
+        made = call(self.function("model"))
+        return call(".requires_grad_", made, True) if self.own_frozen else made
+
+    def forward(self, model: Value, batch: Value) -> Call:
+        """A call of the model on a batch, and what is put out: the loss, or all in one tensor."""
+        match self.loss:
+            case "function":
+                return call(self.function("loss"), model, batch)
+            case "attribute":
+                return call("steps.modules.imported.loss_in", model, batch)
+            case "outputs":
+                return call("steps.modules.imported.outputs", model, batch)
+
+    def inside(self, width: int, at: str) -> Iterator[Brought]:
+        """All modules by their FQN."""
+        for module in self.modules[1:]:
+            yield Brought(
+                module.path,
+                module.cls,
+                width,
+                width,
+                parameters=tuple((p.name, p.shape) for p in module.parameters),
+                unused=frozenset(p.name for p in module.parameters if not p.used),
+                buffers=module.buffers,
+                alone=module.alone,
+                callable_alone=False,
+            )
+
+    def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:
+        """Those of the model itself."""
+        for p in self.root.parameters:
+            yield p.name, p.shape
+
+    def unused_parameters(self) -> frozenset[str]:
+        """Of these the ones without a gradient."""
+        return frozenset(p.name for p in self.root.parameters if not p.used)
+
+    def own_ties(self) -> Iterator[tuple[str, str]]:
+        """All names of each parameter."""
+        for module in self.modules:
+            for p in module.parameters:
+                for other in p.also:
+                    yield f"{module.path}.{p.name}".lstrip("."), other
+
+    def own_buffers(self) -> tuple[str, ...]:
+        """Those of the model itself."""
+        return self.root.buffers
+
+    def changed_buffers(self) -> tuple[str, ...]:
+        """Of all modules, by their FQN."""
+        return tuple(
+            f"{module.path}.{name}".lstrip(".")
+            for module in self.modules
+            for name in module.changed
+        )
+
+    def loses_state(self) -> bool:
+        """As it was seen."""
+        return self.loses
+
+    def draws_random(self) -> bool:
+        """As it was seen."""
+        return self.random
+
+    def words(self) -> list[str]:
+        """The target, and the class."""
+        return [f"{self.target}: {self.root.cls}"]

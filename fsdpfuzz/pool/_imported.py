@@ -1,0 +1,114 @@
+"""A look at code of your own before anything is drawn, in processes that are no ranks yet."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import tempfile
+
+import msgspec
+
+from fsdpfuzz.case import Imported, ImportedModule
+from fsdpfuzz.errors import MachineError, PoolError, UsageError, one_line
+from fsdpfuzz.forkserver import ForkServer, Interpreter, ServerLostError
+from fsdpfuzz.pool._machine import read_to_end
+from fsdpfuzz.wire import Look, Looked, Target
+
+_PROBE = "fsdpfuzz.ranks._imported_probe:main"
+_END_SECONDS = 10.0
+
+
+def look_at(
+    target: Target, world_size: int, python: Interpreter | None = None
+) -> tuple[Imported, tuple[str, ...]]:
+    """The structure of the model that a target makes, and what else there is to say of it.
+
+    Its code is run in a process for each rank, without FSDP. Raises :class:`UsageError` in words
+    about that code where it cannot be checked.
+    """
+    found = _ask(target, world_size, python)
+    for looked in found:
+        if looked.trouble:
+            raise UsageError(f"{target.name}: {looked.trouble}")
+    models = [msgspec.json.decode(looked.model, type=Imported) for looked in found]
+    first = models[0]
+    for rank, (looked, model) in enumerate(zip(found, models, strict=True)):
+        if _fixed(model) != _fixed(first):
+            raise UsageError(
+                f"{target.name}: ranks build different models: that of rank {rank} has other "
+                "modules or parameters than that of rank 0"
+            )
+        if looked.fingerprint != found[0].fingerprint:
+            raise UsageError(
+                f"{target.name}: ranks build different models: under the same seed model() gives "
+                f"rank {rank} other parameters than rank 0"
+            )
+    notes = []
+    if world_size > 1 and len({looked.inputs for looked in found}) == 1:
+        notes.append("batch(step, rank) gives all ranks the same, which hides a missing average")
+    return _together(models), tuple(notes)
+
+
+def _fixed(model: Imported) -> object:
+    """What must be the same on all ranks."""
+    return [
+        (m.path, m.cls, [(p.name, p.shape, p.frozen, p.also) for p in m.parameters], m.buffers)
+        for m in model.modules
+    ]
+
+
+def _together(models: list[Imported]) -> Imported:
+    """The first with what the others add: parameters that are used on some ranks only."""
+    first, replace = models[0], msgspec.structs.replace
+    modules: list[ImportedModule] = []
+    for places in zip(*(model.modules for model in models), strict=True):
+        parameters = tuple(
+            replace(same[0], used=any(p.used for p in same))
+            for same in zip(*(place.parameters for place in places), strict=True)
+        )
+        alone = all(place.alone for place in places)
+        modules.append(replace(places[0], parameters=parameters, alone=alone))
+    varies = any(
+        model.varies or model.modules != first.modules or model.calls != first.calls
+        for model in models
+    )
+    lower = tuple(name for name in first.computes_in if all(name in m.computes_in for m in models))
+    return replace(first, modules=tuple(modules), varies=varies, computes_in=lower)
+
+
+def _ask(target: Target, world_size: int, python: Interpreter | None) -> list[Looked]:
+    server = ForkServer.get(python=python)
+    if server.worker_failure:
+        raise MachineError(f"this torch cannot run FSDP: {server.worker_failure}")
+    pairs = [socket.socketpair() for _ in range(world_size)]
+    found: list[Looked] = []
+    with tempfile.TemporaryFile() as output:
+        try:
+            asked = [Look(target=target, rank=rank) for rank in range(world_size)]
+            fds = [fd for _, theirs in pairs for fd in (theirs.fileno(), output.fileno())]
+            pids = server.fork(_PROBE, asked, fds)
+            for _, theirs in pairs:
+                theirs.close()
+            for (ours, _), pid in zip(pairs, pids, strict=True):
+                answer = read_to_end(ours)
+                if server.await_end(pid, _END_SECONDS) is None:
+                    server.signal([pid], signal.SIGKILL)
+                found.append(msgspec.json.decode(answer, type=Looked))
+            return found
+        except ServerLostError as error:
+            raise PoolError(f"the process that looks at {target.name} was lost: {error}") from None
+        except TimeoutError:
+            server.signal(pids, signal.SIGKILL)
+            raise UsageError(
+                f"{target.name}: your code did not come to an end within two minutes, without FSDP"
+            ) from None
+        except msgspec.MsgspecError:
+            output.seek(0)
+            said = one_line(output.read(4000).decode(errors="replace").strip(), limit=600)
+            raise UsageError(
+                f"{target.name}: your code ended the process that ran it, without FSDP: {said}"
+            ) from None
+        finally:
+            for ours, theirs in pairs:
+                ours.close()
+                theirs.close()
