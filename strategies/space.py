@@ -24,6 +24,7 @@ from fsdpfuzz.case import (
     Imported,
     Linear,
     Option,
+    Tie,
 )
 from fsdpfuzz.errors import ContractError, UsageError
 from fsdpfuzz.strategies.drawing import Draw, Drawing, Focus
@@ -125,6 +126,7 @@ def _simplest(api: Api, world_size: int, own: Imported | None) -> CaseSpec:
             inputs=Given(),
             plan=plan,
             program=(),
+            ties=tuple(Tie(source=source, target=target) for source, target in own.ties),
             loss="projection" if own.loss == "outputs" else "own",
         )
     model, data = Linear(out=1, bias=False), Dense(width=1, batch=1)

@@ -25,7 +25,7 @@ def build_of(a: Anatomy) -> Procedure:
     body: list[Statement] = [
         Do(call=call("torch.manual_seed", a.case.seed)),
         Do(call=call(".to", module_of(a), Variable("device"), Variable("dtype")), into=(MODEL,)),
-        *(tie.made() for tie in a.case.ties),
+        *(tie.made() for tie in a.case.ties if a.imported is None),
         *_frozen(a),
     ]
     return Procedure(name="build", parameters=("dtype",), body=tuple(body), result="model")

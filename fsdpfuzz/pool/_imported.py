@@ -52,7 +52,7 @@ def look_at(
 def _fixed(model: Imported) -> object:
     """What must be the same on all ranks."""
     return [
-        (m.path, m.cls, [(p.name, p.shape, p.frozen, p.also) for p in m.parameters], m.buffers)
+        (m.path, m.cls, [(p.name, p.shape, p.frozen, p.tied) for p in m.parameters], m.buffers)
         for m in model.modules
     ]
 

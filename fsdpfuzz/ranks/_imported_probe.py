@@ -370,23 +370,24 @@ def _modules(
     alone: set[str],
     changed: set[str],
 ) -> list[ImportedModule]:
-    also: dict[int, list[str]] = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
-        also.setdefault(id(p), []).append(name)
-    first = {names[0]: tuple(names[1:]) for names in also.values()}
+    every = dict(model.named_parameters(remove_duplicate=False))
+    first: dict[int, str] = {}
+    for name, p in every.items():
+        first.setdefault(id(p), name)
     made = []
     for path, module in model.named_modules():
         start = f"{path}." if path else ""
+        own = [name for name, p in module._parameters.items() if p is not None]
+        names = {name: first[id(every[start + name])] for name in own}
         parameters = tuple(
             ImportedParameter(
                 name=name,
-                shape=tuple(p.shape),
-                used=start + name in used,
-                frozen=not trained[start + name],
-                also=first[start + name],
+                shape=tuple(every[source].shape),
+                used=source in used,
+                frozen=not trained[source],
+                tied="" if source == start + name else source,
             )
-            for name, p in module.named_parameters(recurse=False)
-            if start + name in first
+            for name, source in names.items()
         )
         buffers = tuple(name for name, _ in module.named_buffers(recurse=False))
         made.append(

@@ -26,7 +26,7 @@ LossKind = Literal["function", "attribute", "outputs"]
 
 
 class ImportedParameter(Part, frozen=True, kw_only=True):
-    """A parameter: ``name`` within its module, ``also`` the FQNs of the same ``nn.Parameter``."""
+    """A parameter: ``name`` within its module, ``tied`` the first FQN of the same parameter."""
 
     name: Name
     shape: Annotated[tuple[Dim, ...], Meta(max_length=16)]
@@ -34,7 +34,8 @@ class ImportedParameter(Part, frozen=True, kw_only=True):
     """Whether a backward gives it a gradient."""
     frozen: bool = False
     """Whether your own code freezes it."""
-    also: Annotated[tuple[ParameterName, ...], Meta(max_length=64)] = ()
+    tied: ParameterName = ""
+    """Empty under its first name."""
 
 
 class ImportedModule(Part, frozen=True, kw_only=True):
@@ -95,7 +96,17 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
             f"{module.path}.{p.name}".lstrip(".")
             for module in self.modules
             for p in module.parameters
-            if p.frozen
+            if p.frozen and not p.tied
+        )
+
+    @property
+    def ties(self) -> tuple[tuple[str, str], ...]:
+        """The parameters with several names: the first, and each other one."""
+        return tuple(
+            (p.tied, f"{module.path}.{p.name}".lstrip("."))
+            for module in self.modules
+            for p in module.parameters
+            if p.tied
         )
 
     @property
@@ -155,13 +166,6 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     def unused_parameters(self) -> frozenset[str]:
         """Of these the ones without a gradient."""
         return frozenset(p.name for p in self.root.parameters if not p.used)
-
-    def own_ties(self) -> Iterator[tuple[str, str]]:
-        """All names of each parameter."""
-        for module in self.modules:
-            for p in module.parameters:
-                for other in p.also:
-                    yield f"{module.path}.{p.name}".lstrip("."), other
 
     def own_buffers(self) -> tuple[str, ...]:
         """Those of the model itself."""
