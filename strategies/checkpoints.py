@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.case import TOKENS, Checkpoint, CheckpointKind, Dense, Fsdp1Plan, reentrant_scopes
+from fsdpfuzz.case import (
+    TOKENS,
+    Checkpoint,
+    CheckpointKind,
+    Dense,
+    Fsdp1Plan,
+    reentrant_scopes,
+    within,
+)
 from fsdpfuzz.case.checkpoints import lacks_keywords
 from fsdpfuzz.case.modules import SEVERAL
 from fsdpfuzz.strategies.drawing import Drawing
@@ -50,6 +58,8 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     chosen: list[Checkpoint] = []
     while paths and len(chosen) < MAX_CHECKPOINTS and (not chosen or d.chance(38)):
         path = paths.pop(d.between(0, len(paths) - 1))
+        if own and any(within(path, c.path) or within(c.path, path) for c in chosen):
+            continue  # what is recomputed in a recomputation need not be possible
         kind = d.pick(kinds)
         around = d.chance(50) and path in a.options and kind != "composable"
         placed = Checkpoint(

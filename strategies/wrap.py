@@ -89,8 +89,6 @@ def _chosen(d: Drawing, places: Sequence[Place], *, may_open_root: bool) -> set[
         return {"", *_paths_of_switches(places), *_behind(d, places)}
     # What is tied to a parameter outside of all units would be sharded there and whole here.
     open_root = open_root and not (root.parameters and d.trains) and (d.trains or not d.case.ties)
-    # Which of several roots a backward reaches may depend on the data.
-    open_root = open_root and not (d.a.imported is not None and d.a.imported.varies)
     bare = d.chance(12)
     holding = _holding(places)
     chosen: set[str] = set() if open_root else {""}

@@ -103,8 +103,6 @@ class Lowering:
         changed = {n for op in ops if isinstance(op, RequiresGrad) for n in op.parameters}
         changed |= {target for target, source in a.source.items() if source in changed}
         never = a.frozen | changed
-        if a.imported is not None and a.imported.varies:
-            return True
         used = {p.fqn for p in a.parameters if p.used}
         if never and a.switches:
             return True  # what is trained may lie in a branch that is not taken
@@ -247,8 +245,7 @@ class Lowering:
         if self.unmanaged:
             parameters = call("steps.names.others", _NAMED, literal(self.unmanaged))
         options: dict[str, Value] = {"lacking": True} if self.may_lack_grads else {}
-        own = self.a.imported
-        if any(isinstance(op, Flip) for op in self.a.case.program) or (own and own.varies):
+        if any(isinstance(op, Flip) for op in self.a.case.program):
             filled = call("steps.averaging.fill", parameters, _DEVICE)
             yield Do(call=filled, who="averaging")
         averaged = call("steps.averaging.average", parameters, **options)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import socket
 import tempfile
+from collections import Counter
 
 import msgspec
 
 from fsdpfuzz.case import Imported, ImportedModule
+from fsdpfuzz.case.modules.imported import called_alike, depends_on_data
 from fsdpfuzz.errors import MachineError, PoolError, UsageError, one_line
 from fsdpfuzz.forkserver import ForkServer, Interpreter, ServerLostError
 from fsdpfuzz.pool._machine import read_to_end
@@ -46,7 +48,7 @@ def look_at(
     notes = []
     if world_size > 1 and len({looked.inputs for looked in found}) == 1:
         notes.append("batch(step, rank) gives all ranks the same, which hides a missing average")
-    return _together(models), tuple(notes)
+    return _together(target, models), tuple(notes)
 
 
 def _fixed(model: Imported) -> object:
@@ -57,23 +59,22 @@ def _fixed(model: Imported) -> object:
     ]
 
 
-def _together(models: list[Imported]) -> Imported:
-    """The first with what the others add: parameters that are used on some ranks only."""
+def _together(target: Target, models: list[Imported]) -> Imported:
+    """The first, with units where all of them can have one."""
     first, replace = models[0], msgspec.structs.replace
+    counts = [Counter(model.calls) for model in models]
+    alike = called_alike(counts, [module.path for module in first.modules])
     modules: list[ImportedModule] = []
     for places in zip(*(model.modules for model in models), strict=True):
-        parameters = tuple(
-            replace(same[0], used=any(p.used for p in same))
-            for same in zip(*(place.parameters for place in places), strict=True)
-        )
-        alone = all(place.alone for place in places)
-        modules.append(replace(places[0], parameters=parameters, alone=alone))
-    varies = any(
-        model.varies or model.modules != first.modules or model.calls != first.calls
-        for model in models
-    )
+        for rank, place in enumerate(places):
+            for mine, other in zip(places[0].parameters, place.parameters, strict=True):
+                if mine.used != other.used:
+                    name = f"{place.path}.{mine.name}".lstrip(".")
+                    raise UsageError(f"{target.name}: {depends_on_data(name, f'rank {rank}')}")
+        alone = places[0].path in alike and all(place.alone for place in places)
+        modules.append(replace(places[0], alone=alone))
     lower = tuple(name for name in first.computes_in if all(name in m.computes_in for m in models))
-    return replace(first, modules=tuple(modules), varies=varies, computes_in=lower)
+    return replace(first, modules=tuple(modules), computes_in=lower)
 
 
 def _ask(target: Target, world_size: int, python: Interpreter | None) -> list[Looked]:

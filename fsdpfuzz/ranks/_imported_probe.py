@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
-import re
 import socket
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -19,29 +16,19 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from fsdpfuzz.case.modules import Imported, ImportedModule, ImportedParameter
-from fsdpfuzz.case.modules.imported import MAX_CALLS
+from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike, depends_on_data
 from fsdpfuzz.ranks._imported import load
+from fsdpfuzz.ranks._imported_checks import Trouble, check_model, functions_of
 from fsdpfuzz.ranks._imported_watch import Watch, standing_alone, used_outside
 from fsdpfuzz.steps.modules import imported as steps
 from fsdpfuzz.wire import Look, Looked
 
 STEPS = 3
 """Forwards that are looked at, to see whether each uses the same modules."""
-MAX_MODULES = 512
 CLOSE = 1e-5
 """How far two runs of the same may differ, relative to their largest element."""
 SAME_RULE = 1e-2
 """How far float64 may be from float32 before it is called another computation."""
-_NAME = re.compile(r"^[A-Za-z0-9_.]*$")
-_FUNCTIONS = {
-    "model": ((), "model() makes your nn.Module"),
-    "batch": ((0, 0), "batch(step, rank) gives what the model is called with"),
-}
-_OPTIONAL = {"loss": (None, None), "freeze": (None,)}
-
-
-class Trouble(Exception):  # noqa: N818 (what the user is told is no error of ours)
-    """Something about the target that keeps it from being checked, in words."""
 
 
 @dataclass(slots=True)
@@ -76,12 +63,12 @@ class _Probe:
         self.asked = asked
         self.name = asked.target.name
         self.module = self._attempt("importing it", lambda: load(asked.target))
-        self.functions = _functions(self.name, self.module)
+        self.functions = functions_of(self.name, self.module)
         self.loss = "function" if "loss" in self.functions else "outputs"
 
     def looked(self) -> Looked:
         first = self._made()
-        _check_model(first)
+        check_model(first)
         self._same_again(first)
         given = self._checked_batch()
         if self.loss == "outputs":
@@ -263,13 +250,11 @@ class _Probe:
             raise Trouble("loss(model, batch) has to call the model once")
         changed, random, loses = self._effects(plain)
         alone = standing_alone(run.model, every)
-        used = {n for r in (run, *later) for n, g in r.grads.items() if g is not None}
-        varies = any(
-            r.watch.calls != run.watch.calls
-            or {n for n, g in r.grads.items() if g is None}
-            != {n for n, g in run.grads.items() if g is None}
-            for r in later
-        )
+        runs = [run, *later]
+        self._check_steady(runs)
+        paths = [name for name, _ in plain.named_modules()]
+        alone &= called_alike([r.watch.times for r in runs], paths)
+        used = {n for n, g in run.grads.items() if g is not None}
         return Imported(
             target=self.name,
             modules=tuple(_modules(plain, used, own, alone, changed)),
@@ -277,9 +262,15 @@ class _Probe:
             loss=self.loss,  # type: ignore[arg-type]
             computes_in=self._low_dtypes(),  # type: ignore[arg-type]
             random=random,
-            varies=varies,
             loses=loses,
         )
+
+    def _check_steady(self, runs: Sequence[_Run]) -> None:
+        """Which parameters get a gradient must not depend on the data."""
+        lacking = [{n for n, g in r.grads.items() if g is None} for r in runs]
+        for step, names in enumerate(lacking):
+            if names != lacking[0]:
+                raise Trouble(depends_on_data(min(names ^ lacking[0]), f"step {step}"))
 
     def _effects(self, model: nn.Module) -> tuple[set[str], bool, bool]:
         """Buffers that a forward changes; whether it draws random numbers, or loses state."""
@@ -292,7 +283,8 @@ class _Probe:
         random = not torch.equal(state, torch.get_rng_state())
         after = dict(model.named_buffers())
         changed = {n for n, b in after.items() if n not in before or not _equal(b, before[n])}
-        return changed, random, not changed.issubset(model.state_dict())
+        computed = any(after[n].is_floating_point() for n in changed)
+        return changed, random, computed or not changed.issubset(model.state_dict())
 
     def _low_dtypes(self) -> tuple[str, ...]:
         found = []
@@ -304,63 +296,6 @@ class _Probe:
             if torch.isfinite(run.loss):
                 found.append(name)
         return tuple(found)
-
-
-def _functions(name: str, module: ModuleType) -> dict[str, Any]:
-    found = {}
-    for own, (args, words) in _FUNCTIONS.items():
-        if not callable(getattr(module, own, None)):
-            raise Trouble(
-                f"there is no function {own}() in {name}: {words}. "
-                "`fsdpfuzz check --init FILE` writes an example"
-            )
-        found[own] = _takes(name, own, getattr(module, own), args)
-    for own, given in _OPTIONAL.items():
-        if callable(getattr(module, own, None)):
-            found[own] = _takes(name, own, getattr(module, own), given)
-    return found
-
-
-def _takes(name: str, own: str, function: Any, args: tuple[Any, ...]) -> Any:
-    try:
-        inspect.signature(function).bind(*args)
-    except TypeError as error:
-        wanted = {"model": "()", "batch": "(step, rank)", "loss": "(model, batch)"}
-        raise Trouble(
-            f"{own}() in {name} must be {own}{wanted.get(own, '(model)')}: {error}"
-        ) from None
-    except ValueError:
-        pass  # nothing is known of its signature
-    return function
-
-
-def _check_model(model: nn.Module) -> None:
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    if not parameters:
-        raise Trouble("model() returned a module without parameters: there is nothing to shard")
-    for name, p in parameters.items():
-        if isinstance(p, nn.parameter.UninitializedParameter):
-            raise Trouble(f"parameter {name!r} is lazy: call the model once in model()")
-        if type(p).__name__ == "DTensor" or hasattr(p, "_is_flat_param"):
-            raise Trouble(f"parameter {name!r} is sharded already: return the model without FSDP")
-        if p.device.type != "cpu":
-            raise Trouble(f"parameter {name!r} lies on {p.device}: return the model on the CPU")
-        if p.dtype != torch.float32:
-            raise Trouble(
-                f"parameter {name!r} is of {p.dtype}: return the model in float32; that units "
-                "compute in a lower dtype is tried by mixed precision"
-            )
-        if not _NAME.match(name) or len(name) > 256:
-            raise Trouble(f"{name!r}: only names of letters, digits and _ can be checked")
-    modules = [name for name, _ in model.named_modules()]
-    wrong = next((n for n in modules if not _NAME.match(n) or len(n) > 256), None)
-    if wrong is not None:
-        raise Trouble(f"{wrong!r}: only names of letters, digits and _ can be checked")
-    if len(modules) > MAX_MODULES:
-        raise Trouble(
-            f"your model has {len(modules)} modules, at most {MAX_MODULES} are accepted: check a "
-            "configuration with fewer layers, which has the same kinds of module"
-        )
 
 
 def _modules(

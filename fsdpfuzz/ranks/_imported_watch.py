@@ -13,6 +13,14 @@ from torch.utils._pytree import tree_leaves
 
 from fsdpfuzz.case import within
 
+_AS_A_WHOLE = (
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.TransformerDecoderLayer,
+    nn.TransformerEncoderLayer,
+)
+"""Modules of torch that read parameters of those in them, on some of their ways at least."""
+
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows forwards: calls in order, and inside which calls each parameter is used."""
@@ -79,7 +87,15 @@ def standing_alone(model: nn.Module, watches: list[Watch]) -> set[str]:
     for name, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(id(module), []).append(name)
     shared = {name for names in paths.values() if len(names) > 1 for name in names}
-    called = {n for n in every if first.times[n] and n not in first.odd and n not in shared}
+    whole = [name for name, module in model.named_modules() if isinstance(module, _AS_A_WHOLE)]
+    called = {
+        n
+        for n in every
+        if first.times[n]
+        and n not in first.odd
+        and n not in shared
+        and not any(n != path and within(n, path) for path in whole)
+    }
     held: dict[int, list[str]] = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         held.setdefault(id(p), []).append(name)

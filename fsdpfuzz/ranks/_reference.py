@@ -310,7 +310,6 @@ def needs_averaging(a: Anatomy) -> bool:
         or any(isinstance(op, RequiresGrad | Flip) for op in case.program)
         or any(isinstance(op, Forward) and (op.target or op.drop) for op in case.program)
         or bool(a.switches)
-        or (a.imported is not None and a.imported.varies)
         or None in a.owners.values()
         or any(isinstance(u, Fsdp1Unit) and u.cpu_offload for u in a.options.values())
         or most_pending(case) > 1

@@ -6,13 +6,14 @@ ranks build it only where the target was named on the command line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from fsdpfuzz.case.base import Dtype, ModulePath, Name, ParameterName, Part
 from fsdpfuzz.case.modules.base import Brought, Build, Called, NodeBase, Shape, Visit, Walk
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Call, Value, call
 
 OWN = "imported"
@@ -75,10 +76,8 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     """The dtypes below float32 in which it runs."""
     random: bool = False
     """Whether a forward in train mode draws random numbers."""
-    varies: bool = False
-    """Whether it depends on the data which modules and parameters a forward uses."""
     loses: bool = False
-    """Whether a forward changes a buffer that a state dict does not hold."""
+    """Whether a forward changes a buffer that a state dict does not hold, or not of each rank."""
 
     @property
     def module_name(self) -> str:
@@ -190,3 +189,27 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     def words(self) -> list[str]:
         """The target, and the class."""
         return [f"{self.target}: {self.root.cls}"]
+
+
+def called_alike(counts: Sequence[Mapping[str, int]], paths: Iterable[str]) -> frozenset[str]:
+    """The modules that every forward calls equally often.
+
+    Where one depends on the data, so may those beside it: experts, of which some got no token.
+    What lies in such a module depends on it, too.
+    """
+    every = list(paths)
+    odd = {p for p in every if len({count.get(p, 0) for count in counts}) > 1}
+    holders = {p.rpartition(".")[0] for p in odd if p}
+    return frozenset(
+        p for p in every if not any(p != holder and within(p, holder) for holder in holders)
+    )
+
+
+def depends_on_data(name: str, where: str) -> str:
+    """That a parameter gets a gradient in some forwards only, in words for its owner."""
+    return (
+        f"whether {name!r} gets a gradient depends on the data: it is not the same at {where} as "
+        "before. With FSDP all ranks have to use the same parameters: one that lacks a gradient "
+        "on some rank is averaged wrongly there, or ranks wait for each other for ever. Call every "
+        "branch on every rank (an expert without tokens on an empty batch)"
+    )
