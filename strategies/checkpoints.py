@@ -54,6 +54,9 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
         for p in a.places
         if p.alone and (not reentrant or (p.width_in != TOKENS and p.kind != SEVERAL))
     ]
+    # A recomputation counts a second time, and what is counted may decide what comes out.
+    counted = a.imported.changed_buffers() if a.imported is not None else ()
+    paths = [path for path in paths if not any(within(name, path) for name in counted)]
     paths.sort(key=lambda path: path not in a.options)
     chosen: list[Checkpoint] = []
     while paths and len(chosen) < MAX_CHECKPOINTS and (not chosen or d.chance(38)):

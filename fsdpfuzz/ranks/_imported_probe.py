@@ -27,6 +27,9 @@ STEPS = 3
 """Forwards that are looked at, to see whether each uses the same modules."""
 CLOSE = 1e-5
 """How far two runs of the same may differ, relative to their largest element."""
+STABLE = 0.1
+"""How far gradients in a lower dtype may be from float32's, relative to their largest element: a
+model that rounding changes more than this is not tried in that dtype."""
 SAME_RULE = 1e-2
 """How far float64 may be from float32 before it is called another computation."""
 
@@ -260,7 +263,7 @@ class _Probe:
             modules=tuple(_modules(plain, used, own, alone, changed)),
             calls=tuple(run.watch.calls[1 : MAX_CALLS + 1]),
             loss=self.loss,  # type: ignore[arg-type]
-            computes_in=self._low_dtypes(),  # type: ignore[arg-type]
+            computes_in=() if changed or random else self._low_dtypes(run),  # type: ignore[arg-type]
             random=random,
             loses=loses,
         )
@@ -286,14 +289,15 @@ class _Probe:
         computed = any(after[n].is_floating_point() for n in changed)
         return changed, random, computed or not changed.issubset(model.state_dict())
 
-    def _low_dtypes(self) -> tuple[str, ...]:
+    def _low_dtypes(self, plain: _Run) -> tuple[str, ...]:
+        """Those in which it runs, and in which rounding does not decide what comes out."""
         found = []
         for name in ("bfloat16", "float16"):
             try:
                 run = self._train(getattr(torch, name), 0, quiet=True)
             except Exception:  # it does not run in that dtype, for whatever reason
                 continue
-            if torch.isfinite(run.loss):
+            if torch.isfinite(run.loss) and _close_all(run.grads, plain.grads, STABLE):
                 found.append(name)
         return tuple(found)
 
@@ -351,8 +355,10 @@ def _close(a: Tensor | None, b: Tensor | None, most: float) -> bool:
     return bool((left - right).abs().max() <= most * (1e-6 + right.abs().max()))
 
 
-def _close_all(a: dict[str, Tensor | None], b: dict[str, Tensor | None]) -> bool:
-    return a.keys() == b.keys() and all(_close(g, b[name], CLOSE) for name, g in a.items())
+def _close_all(
+    a: dict[str, Tensor | None], b: dict[str, Tensor | None], most: float = CLOSE
+) -> bool:
+    return a.keys() == b.keys() and all(_close(g, b[name], most) for name, g in a.items())
 
 
 def _fingerprint(tensors: Iterable[Any]) -> str:

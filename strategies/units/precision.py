@@ -30,7 +30,7 @@ def draw(d: Drawing) -> None:
         return
     own = d.a.imported
     halves = _HALF if own is None else tuple(half for half in _HALF if half in own.computes_in)
-    if not halves or (own is not None and own.random):
+    if not halves:
         return
     param, reduce = d.pick(halves), d.pick(_REDUCED)
     buffer = param if buffers else None
