@@ -24,6 +24,7 @@ from fsdpfuzz.case import (
     Imported,
     Linear,
     Option,
+    Plan,
     Tie,
 )
 from fsdpfuzz.errors import ContractError, UsageError
@@ -34,6 +35,8 @@ FOCUSES: tuple[Focus, ...] = get_args(Focus)
 _HERE = "fsdpfuzz.strategies"
 
 Part = Callable[[Drawing], None]
+_AROUND_A_PLAN = ("program", "optimizer")
+"""What is drawn for a model that its own code wraps."""
 
 
 def cases(
@@ -43,6 +46,7 @@ def cases(
     world_sizes: Sequence[int] = (2,),
     offers: Sequence[str] = (),
     model: Imported | None = None,
+    plan: Plan | None = None,
 ) -> st.SearchStrategy[CaseSpec]:
     """Cases of the given APIs and world sizes, which ``fsdpfuzz.case.check`` accepts.
 
@@ -50,7 +54,8 @@ def cases(
     where ``offers`` names what they need of `fsdpfuzz.case.NEWER`. Some cases ask for what FSDP
     documents to refuse, and some can show what is known of it: `fsdpfuzz.loop` runs few of these.
     With a ``model`` of somebody's own all of them train that one: its inputs, its structure and
-    its loss are what they are.
+    its loss are what they are. With a ``plan``, too, it is wrapped and frozen as its own code does
+    it: programs and optimizers are drawn.
 
     Shrinks towards one ``Linear(out=1, bias=False)`` on inputs of shape ``(1, 1)``, the first
     API and world size, the root as the only unit with PyTorch's defaults, one forward, backward
@@ -68,10 +73,11 @@ def cases(
     parts = [
         (dimension, _span(part, under_way))
         for dimension, part in _parts()
-        if model is None or not dimension.of_model
+        if (model is None or not dimension.of_model)
+        and (plan is None or dimension.name in _AROUND_A_PLAN)
     ]
     known = [api for api in APIS if api in apis]
-    starts = {(api, n): _simplest(api, n, model) for api in known for n in world_sizes}
+    starts = {(api, n): _simplest(api, n, model, plan) for api in known for n in world_sizes}
     sizes, torch = tuple(world_sizes), frozenset(offers)
     return _cases(focus, tuple(apis), sizes, torch, starts, parts, under_way)  # type: ignore[arg-type]
 
@@ -113,7 +119,7 @@ def _span(draw: Draw, part: Part, under_way: Sequence[Drawing]) -> None:
     part(d)
 
 
-def _simplest(api: Api, world_size: int, own: Imported | None) -> CaseSpec:
+def _simplest(api: Api, world_size: int, own: Imported | None, wrapped: Plan | None) -> CaseSpec:
     plan = (
         Fsdp1Plan(units=(Fsdp1Unit(path=""),))
         if api == "fsdp1"
@@ -124,7 +130,8 @@ def _simplest(api: Api, world_size: int, own: Imported | None) -> CaseSpec:
             world_size=world_size,
             model=own,
             inputs=Given(),
-            plan=plan,
+            plan=wrapped or plan,
+            frozen=own.own_frozen if wrapped is not None else (),
             program=(),
             ties=tuple(Tie(source=source, target=target) for source, target in own.ties),
             loss="projection" if own.loss == "outputs" else "own",

@@ -130,7 +130,8 @@ class Lowering:
     def prefixed(self) -> bool:
         """Whether wrappers put parts into the names of parameters."""
         wrapped = any(c.kind in ("wrapper", "offload") for c in self.a.case.checkpoints)
-        return self.a.fsdp1 or wrapped
+        own = self.a.imported
+        return self.a.fsdp1 or wrapped or (own is not None and own.wrapped)
 
     @property
     def unmanaged(self) -> tuple[str, ...]:

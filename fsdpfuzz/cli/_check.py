@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,14 +22,20 @@ from fsdpfuzz.cli._progress import ENDLESS
 from fsdpfuzz.cli._run import MAX_SECONDS, MAX_SEED, run_parts, settings_from
 from fsdpfuzz.cli._template import write_template
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.loop import OUTPUT, RunSettings, target_named
+from fsdpfuzz.loop import OUTPUT, Api, RunSettings, target_named
 
 if TYPE_CHECKING:
-    from fsdpfuzz.case import Imported
+    from fsdpfuzz.pool import Seen
+    from fsdpfuzz.wire import Target
 
 EXAMPLES = 100
 PROPERTIES = ("parity", "state_dict", "checkpoint", "fine_tune", "memory")
 """All but the order of execution, of which nothing is known in a model of your own."""
+AS_IS = ("parity", "state_dict", "memory")
+_NO_AROUND = (
+    "--around, which will be the default beside a shard(model, mesh), is not there yet: --as-is "
+    "trains the model as your shard wraps it, --anyhow wraps it in many ways"
+)
 
 
 def add(app: typer.Typer) -> None:
@@ -134,11 +141,11 @@ def check_command(
         write_template(Path(target))
         return
     depths = {"--anyhow": anyhow, "--as-is": as_is, "--around": around}
-    depth = [name for name, on in depths.items() if on] or ["--anyhow"]
+    depth = [name for name, on in depths.items() if on]
     if len(depth) > 1:
         raise UsageError(f"{' and '.join(depth)}: give one of them")
-    if depth[0] != "--anyhow":
-        raise UsageError(f"{depth[0]}: not there yet; --anyhow wraps your model in many ways")
+    if around:
+        raise UsageError(_NO_AROUND)
     if json is not None:
         writable_parent(json, "--json")
     if junit is not None:
@@ -160,20 +167,71 @@ def check_command(
         python=python,
     )
     settings = replace(settings, session=replace(settings.session, target=chosen))
-    found, notes = looked_at(settings)
-    for note in notes:
+    seen = _seen(settings, chosen, as_is=as_is)
+    if not any(depths.values()) and "shard" in seen.functions:
+        raise UsageError(
+            f"{chosen.name} has shard(model, mesh): give --as-is or --anyhow. {_NO_AROUND}"
+        )
+    for note in (*seen.notes, *advice(seen)):
         print(f"{chosen.name}: {note}", file=sys.stderr)
-    raise typer.Exit(run_parts([(replace(settings, model=found), 1)], json, junit))
+    settings = replace(settings, model=seen.model, plan=seen.plan)
+    if seen.plan is not None:
+        from fsdpfuzz.case import Fsdp1Plan
+
+        own: Api = "fsdp1" if isinstance(seen.plan, Fsdp1Plan) else "fsdp2"
+        if own not in settings.apis:
+            raise UsageError(f"--api: {api!r}, but shard(model, mesh) uses {own}")
+        settings = replace(settings, apis=(own,), properties=AS_IS)
+    raise typer.Exit(run_parts([(settings, 1)], json, junit))
 
 
-def looked_at(settings: RunSettings) -> tuple[Imported, tuple[str, ...]]:
-    """The model of the target, and what is to be said of it, without FSDP.
-
-    :class:`UsageError` in words about the target's code where that cannot be checked.
-    """
+def _seen(settings: RunSettings, target: Target, *, as_is: bool) -> Seen:
     from fsdpfuzz.pool import look_at
 
-    session = settings.session
-    if session.target is None:
-        raise UsageError("TARGET: nothing was named")
-    return look_at(session.target, max(settings.world_sizes), session.python)
+    size = max(settings.world_sizes)
+    seen = look_at(target, size, settings.session.python)
+    if not as_is:
+        return seen
+    if "shard" not in seen.functions:
+        raise UsageError(
+            f"--as-is: there is no function shard() in {target.name}: shard(model, mesh) wraps the "
+            "model by fully_shard or FullyShardedDataParallel; --anyhow does without"
+        )
+    return look_at(target, size, settings.session.python, as_is=True)
+
+
+def advice(seen: Seen) -> Iterator[str]:
+    """What FSDP's documentation says against the plan of a target."""
+    from fsdpfuzz.case import innermost
+
+    paths = [] if seen.plan is None else [unit.path for unit in seen.plan.units]
+    for source, target in seen.model.ties if paths else ():
+        first, second = (innermost(n.rpartition(".")[0], paths) for n in (source, target))
+        if first != second:
+            units = " and ".join(_unit(path) for path in (first, second))
+            yield (
+                f"{source} and {target} are one parameter, but lie in {units}: FSDP needs both in "
+                "one unit. Make no unit of the modules that hold them, so that the unit around "
+                "both has it"
+            )
+    for fqn in _unmanaged(seen) if paths else ():
+        yield (
+            f"{fqn} lies in no unit: FSDP does not average its gradient over ranks. Make the whole "
+            "model a unit last"
+        )
+
+
+def _unmanaged(seen: Seen) -> Iterator[str]:
+    from fsdpfuzz.case import innermost, join
+
+    paths = [] if seen.plan is None else [unit.path for unit in seen.plan.units]
+    for module in seen.model.modules:
+        if module.parameters and innermost(module.path, paths) is None:
+            yield join(module.path, module.parameters[0].name)
+            return
+
+
+def _unit(path: str | None) -> str:
+    if path is None:
+        return "no unit"
+    return f"unit {path!r}" if path else "the root's unit"

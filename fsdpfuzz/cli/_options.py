@@ -53,9 +53,10 @@ def permitted(
     if target is not None and own:
         from fsdpfuzz.pool import look_at
 
-        found, _ = look_at(target, max(case.world_size for case in own), python)
+        size = max(case.world_size for case in own)
+        found = look_at(target, size, python)
         for case in own:
-            unchanged(case, found)
+            unchanged(case, found.model)
     return target
 
 

@@ -39,6 +39,7 @@ class Hunt:
             world_sizes=settings.world_sizes,
             offers=settings.session.offers,
             model=settings.model,
+            plan=settings.plan,
         )
         self._strategy = item.strategy(scope)
         self._rounds = 0

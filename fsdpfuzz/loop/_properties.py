@@ -11,7 +11,7 @@ from fsdpfuzz.loop._settings import APIS, Api
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from fsdpfuzz.case import CaseSpec, Imported
+    from fsdpfuzz.case import CaseSpec, Imported, Plan
     from fsdpfuzz.strategies.drawing import Focus
 
 
@@ -25,6 +25,8 @@ class Scope:
     """What of `fsdpfuzz.case.NEWER` the ranks' torch has; the rest is not drawn."""
     model: Imported | None = None
     """The only model to be drawn, if it is somebody's own."""
+    plan: Plan | None = None
+    """How its own code wraps it, if that is what is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class Property:
             world_sizes=scope.world_sizes,
             offers=scope.offers,
             model=scope.model,
+            plan=scope.plan,
         )
 
 

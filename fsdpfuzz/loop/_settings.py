@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fsdpfuzz.case import Imported
+from fsdpfuzz.case import Imported, Plan
 from fsdpfuzz.loop._profiles import PROFILES, Profile
 from fsdpfuzz.pool import Interpreter
 from fsdpfuzz.wire import Target
@@ -74,6 +74,8 @@ class RunSettings:
     apis: tuple[Api, ...] = APIS
     model: Imported | None = None
     """The model of your own that all cases train; None to draw models, too."""
+    plan: Plan | None = None
+    """How its own code wraps it; None to draw plans."""
     round_examples: int = 8
     max_seconds: float | None = None
     notes: Path | None = None

@@ -6,10 +6,11 @@ import signal
 import socket
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 
 import msgspec
 
-from fsdpfuzz.case import Imported, ImportedModule
+from fsdpfuzz.case import Fsdp1Plan, Fsdp2Plan, Imported, ImportedModule
 from fsdpfuzz.case.modules.imported import called_alike, depends_on_data
 from fsdpfuzz.errors import MachineError, PoolError, UsageError, one_line
 from fsdpfuzz.forkserver import ForkServer, Interpreter, ServerLostError
@@ -18,17 +19,34 @@ from fsdpfuzz.wire import Look, Looked, Target
 
 _PROBE = "fsdpfuzz.ranks._imported_probe:main"
 _END_SECONDS = 10.0
+_Plans = Fsdp1Plan | Fsdp2Plan | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A target without FSDP, and with its own."""
+
+    model: Imported
+    plan: Fsdp1Plan | Fsdp2Plan | None
+    """What its ``shard(model, mesh)`` makes, if that was asked."""
+    functions: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What else there is to say of it, in words."""
 
 
 def look_at(
-    target: Target, world_size: int, python: Interpreter | None = None
-) -> tuple[Imported, tuple[str, ...]]:
-    """The structure of the model that a target makes, and what else there is to say of it.
+    target: Target,
+    world_size: int,
+    python: Interpreter | None = None,
+    *,
+    as_is: bool = False,
+) -> Seen:
+    """The structure of the model that a target makes; with ``as_is`` also how it is wrapped.
 
     Its code is run in a process for each rank, without FSDP. Raises :class:`UsageError` in words
     about that code where it cannot be checked.
     """
-    found = _ask(target, world_size, python)
+    found = _ask(target, world_size, python, as_is=as_is)
     for looked in found:
         if looked.trouble:
             raise UsageError(f"{target.name}: {looked.trouble}")
@@ -48,7 +66,16 @@ def look_at(
     notes = []
     if world_size > 1 and len({looked.inputs for looked in found}) == 1:
         notes.append("batch(step, rank) gives all ranks the same, which hides a missing average")
-    return _together(target, models), tuple(notes)
+    plans = [msgspec.json.decode(looked.plan, type=_Plans) for looked in found]
+    if any(plan != plans[0] for plan in plans):
+        raise UsageError(f"{target.name}: shard(model, mesh) wraps other modules on each rank")
+    together = _together(target, models)
+    return Seen(
+        model=together,
+        plan=plans[0],
+        functions=found[0].functions,
+        notes=tuple(notes),
+    )
 
 
 def _fixed(model: Imported) -> object:
@@ -77,15 +104,22 @@ def _together(target: Target, models: list[Imported]) -> Imported:
     return replace(first, modules=tuple(modules), computes_in=lower)
 
 
-def _ask(target: Target, world_size: int, python: Interpreter | None) -> list[Looked]:
+def _ask(
+    target: Target, world_size: int, python: Interpreter | None, *, as_is: bool
+) -> list[Looked]:
     server = ForkServer.get(python=python)
     if server.worker_failure:
         raise MachineError(f"this torch cannot run FSDP: {server.worker_failure}")
     pairs = [socket.socketpair() for _ in range(world_size)]
     found: list[Looked] = []
+    folder = server.make_folder(None)
     with tempfile.TemporaryFile() as output:
         try:
-            asked = [Look(target=target, rank=rank) for rank in range(world_size)]
+            store = str(folder / "store") if as_is else ""
+            asked = [
+                Look(target=target, rank=rank, world_size=world_size, store=store)
+                for rank in range(world_size)
+            ]
             fds = [fd for _, theirs in pairs for fd in (theirs.fileno(), output.fileno())]
             pids = server.fork(_PROBE, asked, fds)
             for _, theirs in pairs:
@@ -113,3 +147,4 @@ def _ask(target: Target, world_size: int, python: Interpreter | None) -> list[Lo
             for ours, theirs in pairs:
                 ours.close()
                 theirs.close()
+            server.remove_folder(folder)

@@ -16,7 +16,7 @@ _FUNCTIONS = {
     "model": ((), "model() makes your nn.Module"),
     "batch": ((0, 0), "batch(step, rank) gives what the model is called with"),
 }
-_OPTIONAL = {"loss": (None, None), "freeze": (None,)}
+_OPTIONAL = {"loss": (None, None), "freeze": (None,), "shard": (None, None)}
 
 
 class Trouble(Exception):  # noqa: N818 (what the user is told is no error of ours)
@@ -44,6 +44,7 @@ def _takes(name: str, own: str, function: Any, args: tuple[Any, ...]) -> Any:
         inspect.signature(function).bind(*args)
     except TypeError as error:
         wanted = {"model": "()", "batch": "(step, rank)", "loss": "(model, batch)"}
+        wanted["shard"] = "(model, mesh)"
         raise Trouble(
             f"{own}() in {name} must be {own}{wanted.get(own, '(model)')}: {error}"
         ) from None

@@ -12,13 +12,17 @@ from typing import Any
 
 import msgspec
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import FileStore
 from torch.utils._pytree import tree_leaves
 
+from fsdpfuzz.case import Plan
 from fsdpfuzz.case.modules import Imported, ImportedModule, ImportedParameter
 from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike, depends_on_data
 from fsdpfuzz.ranks._imported import load
 from fsdpfuzz.ranks._imported_checks import Trouble, check_model, functions_of
+from fsdpfuzz.ranks._imported_plan import UnreadableError, plan_of
 from fsdpfuzz.ranks._imported_watch import Watch, standing_alone, used_outside
 from fsdpfuzz.steps.modules import imported as steps
 from fsdpfuzz.wire import Look, Looked
@@ -87,8 +91,14 @@ class _Probe:
             )
         self._wide(run)
         later = [self._train(torch.float32, step) for step in range(1, STEPS)]
+        structure = self._structure(run, later)
+        plan = None
+        if self.asked.store:
+            plan, structure = self._plan(), msgspec.structs.replace(structure, wrapped=True)
         return Looked(
-            model=msgspec.Raw(msgspec.json.encode(self._structure(run, later))),
+            plan=msgspec.Raw(msgspec.json.encode(plan)),
+            functions=tuple(self.functions),
+            model=msgspec.Raw(msgspec.json.encode(structure)),
             fingerprint=_fingerprint(first.state_dict().values()),
             inputs=_fingerprint(t for t in tree_leaves(given) if isinstance(t, Tensor)),
         )
@@ -267,6 +277,24 @@ class _Probe:
             random=random,
             loses=loses,
         )
+
+    def _plan(self) -> Plan:
+        """What ``shard`` makes of the model, on all ranks together."""
+        asked = self.asked
+        store = FileStore(asked.store, asked.world_size)
+        dist.init_process_group("gloo", store=store, rank=asked.rank, world_size=asked.world_size)
+        model, shard = self._made(), self.functions["shard"]
+        wrapped = self._attempt(
+            "shard(model, mesh)", lambda: steps.sharded(model, shard, torch.device("cpu"))
+        )
+        if not isinstance(wrapped, nn.Module):
+            raise Trouble(
+                f"shard(model, mesh) returned {_kind(wrapped)}: return the model, or None"
+            )
+        try:
+            return plan_of(wrapped)
+        except UnreadableError as error:
+            raise Trouble(f"shard(model, mesh) {error}") from None
 
     def _check_steady(self, runs: Sequence[_Run]) -> None:
         """Which parameters get a gradient must not depend on the data."""

@@ -146,6 +146,8 @@ def recomputed_counters(a: Anatomy) -> frozenset[str]:
     reaches such a buffer is not defined (``torch.utils.checkpoint.set_checkpoint_early_stop``).
     """
     paths = recomputed(a)
+    if a.imported is not None and a.imported.wrapped:
+        paths = [""]  # what is wrapped may be recomputed, too
     return frozenset(
         join(place.path, buffer)
         for place in a.places

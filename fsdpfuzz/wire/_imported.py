@@ -26,6 +26,9 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     target: Target
     rank: int
+    world_size: int
+    store: str = ""
+    """A file by which the ranks find each other, to look at ``shard(model, mesh)``, too."""
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +38,10 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     trace: str = ""
     """The end of the traceback, of what your code raised."""
     model: msgspec.Raw = msgspec.Raw(b"null")
+    plan: msgspec.Raw = msgspec.Raw(b"null")
+    """What ``shard(model, mesh)`` makes, as part of a case."""
+    functions: tuple[str, ...] = ()
+    """Those of the target that are known."""
     fingerprint: str = ""
     """Of all that ``model()`` has set in parameters and buffers."""
     inputs: str = ""

@@ -76,6 +76,8 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     """The dtypes below float32 in which it runs."""
     random: bool = False
     """Whether a forward in train mode draws random numbers."""
+    wrapped: bool = False
+    """Whether ``shard(model, mesh)`` of the target wraps it; the plan says what that made."""
     loses: bool = False
     """Whether a forward changes a buffer that a state dict does not hold, or not of each rank."""
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fsdpfuzz.steps.inputs import STRIDE
@@ -29,6 +31,14 @@ def given(
         return value.to(device, dtype) if value.is_floating_point() else value.to(device)
 
     return tree_map(moved, batch(i, rank))
+
+
+def sharded(
+    model: nn.Module, shard: Callable[[nn.Module, DeviceMesh], Any], device: torch.device
+) -> nn.Module:
+    """The model as your own function wraps it, over all ranks."""
+    made = shard(model, init_device_mesh(device.type, (dist.get_world_size(),)))
+    return model if made is None else made
 
 
 def called(model: nn.Module, batch: Any) -> Any:
