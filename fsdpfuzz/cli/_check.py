@@ -22,7 +22,7 @@ from fsdpfuzz.cli._progress import ENDLESS
 from fsdpfuzz.cli._run import MAX_SECONDS, MAX_SEED, run_parts, settings_from
 from fsdpfuzz.cli._template import write_template
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.loop import OUTPUT, Api, RunSettings, target_named
+from fsdpfuzz.loop import OUTPUT, Api, RunSettings, Summary, target_named
 
 if TYPE_CHECKING:
     from fsdpfuzz.pool import Seen
@@ -172,8 +172,14 @@ def check_command(
         raise UsageError(
             f"{chosen.name} has shard(model, mesh): give --as-is or --anyhow. {_NO_AROUND}"
         )
-    for note in (*seen.notes, *advice(seen)):
+    mistakes = tuple(advice(seen))
+    for note in (*seen.notes, *mistakes):
         print(f"{chosen.name}: {note}", file=sys.stderr)
+    if seen.refused:
+        raise UsageError(
+            f"{chosen.name}: FSDP refuses to train the model as shard(model, mesh) wraps it: "
+            f"{seen.refused}"
+        )
     settings = replace(settings, model=seen.model, plan=seen.plan)
     if seen.plan is not None:
         from fsdpfuzz.case import Fsdp1Plan
@@ -182,7 +188,8 @@ def check_command(
         if own not in settings.apis:
             raise UsageError(f"--api: {api!r}, but shard(model, mesh) uses {own}")
         settings = replace(settings, apis=(own,), properties=AS_IS)
-    raise typer.Exit(run_parts([(settings, 1)], json, junit))
+    code = run_parts([(settings, 1)], json, junit, more=ways_around)
+    raise typer.Exit(code or (1 if mistakes else 0))
 
 
 def _seen(settings: RunSettings, target: Target, *, as_is: bool) -> Seen:
@@ -198,6 +205,18 @@ def _seen(settings: RunSettings, target: Target, *, as_is: bool) -> Seen:
             "model by fully_shard or FullyShardedDataParallel; --anyhow does without"
         )
     return look_at(target, size, settings.session.python, as_is=True)
+
+
+def ways_around(summary: Summary, known: Path | None) -> Iterator[str]:
+    """What to do about each known defect that showed."""
+    from fsdpfuzz.known import Known
+
+    names = sorted({found.known for found in summary.findings if found.known is not None})
+    defects = Known.load(known).defects if known is not None and names else {}
+    for name in names:
+        if name in defects:
+            yield f"{name}: {defects[name].title}"
+            yield f"  {defects[name].way_around or 'no way around is known'}"
 
 
 def advice(seen: Seen) -> Iterator[str]:

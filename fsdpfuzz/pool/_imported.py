@@ -29,6 +29,8 @@ class Seen:
     model: Imported
     plan: Fsdp1Plan | Fsdp2Plan | None
     """What its ``shard(model, mesh)`` makes, if that was asked."""
+    refused: str
+    """What FSDP says against that, as documented; empty if nothing."""
     functions: tuple[str, ...]
     notes: tuple[str, ...]
     """What else there is to say of it, in words."""
@@ -73,6 +75,7 @@ def look_at(
     return Seen(
         model=together,
         plan=plans[0],
+        refused=next((looked.refused for looked in found if looked.refused), ""),
         functions=found[0].functions,
         notes=tuple(notes),
     )

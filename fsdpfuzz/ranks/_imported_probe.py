@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,19 +17,26 @@ from torch._C._distributed_c10d import FileStore
 from torch.utils._pytree import tree_leaves
 
 from fsdpfuzz.case import Plan
-from fsdpfuzz.case.modules import Imported, ImportedModule, ImportedParameter
+from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike, depends_on_data
 from fsdpfuzz.ranks._imported import load
 from fsdpfuzz.ranks._imported_checks import Trouble, check_model, functions_of
+from fsdpfuzz.ranks._imported_parts import (
+    CLOSE,
+    close,
+    close_all,
+    equal,
+    fingerprint_of,
+    modules_of,
+)
 from fsdpfuzz.ranks._imported_plan import UnreadableError, plan_of
 from fsdpfuzz.ranks._imported_watch import Watch, standing_alone, used_outside
 from fsdpfuzz.steps.modules import imported as steps
 from fsdpfuzz.wire import Look, Looked
 
+replace = msgspec.structs.replace
 STEPS = 3
 """Forwards that are looked at, to see whether each uses the same modules."""
-CLOSE = 1e-5
-"""How far two runs of the same may differ, relative to their largest element."""
 STABLE = 0.1
 """How far gradients in a lower dtype may be from float32's, relative to their largest element: a
 model that rounding changes more than this is not tried in that dtype."""
@@ -82,7 +88,7 @@ class _Probe:
             self.loss = self._loss_kind(first, given)
         run = self._train(torch.float32, 0)
         again = self._train(torch.float32, 0)
-        if not _close(run.loss, again.loss, CLOSE) or not _close_all(run.grads, again.grads):
+        if not close(run.loss, again.loss, CLOSE) or not close_all(run.grads, again.grads):
             raise Trouble(
                 "your model is not deterministic without FSDP: two runs with equal seeds and "
                 f"inputs gave the losses {float(run.loss)!r} and {float(again.loss)!r}, or other "
@@ -92,15 +98,16 @@ class _Probe:
         self._wide(run)
         later = [self._train(torch.float32, step) for step in range(1, STEPS)]
         structure = self._structure(run, later)
-        plan = None
+        plan, refused = None, ""
         if self.asked.store:
-            plan, structure = self._plan(), msgspec.structs.replace(structure, wrapped=True)
+            (plan, refused), structure = self._plan(), replace(structure, wrapped=True)
         return Looked(
+            refused=refused,
             plan=msgspec.Raw(msgspec.json.encode(plan)),
             functions=tuple(self.functions),
             model=msgspec.Raw(msgspec.json.encode(structure)),
-            fingerprint=_fingerprint(first.state_dict().values()),
-            inputs=_fingerprint(t for t in tree_leaves(given) if isinstance(t, Tensor)),
+            fingerprint=fingerprint_of(first.state_dict().values()),
+            inputs=fingerprint_of(t for t in tree_leaves(given) if isinstance(t, Tensor)),
         )
 
     def _attempt(self, what: str, act: Callable[[], Any]) -> Any:
@@ -145,7 +152,7 @@ class _Probe:
             )
         again = [t for t in tree_leaves(self._given(torch.float32, 0)) if isinstance(t, Tensor)]
         if len(again) != len(tensors) or any(
-            not _equal(a, b) for a, b in zip(tensors, again, strict=True)
+            not equal(a, b) for a, b in zip(tensors, again, strict=True)
         ):
             raise Trouble(
                 f"batch(0, {rank}) gave other values when it was called again: it must depend on "
@@ -227,7 +234,7 @@ class _Probe:
                 "What is right is measured there, so nothing can be checked. Make tensors in the "
                 "dtype of their input (torch.zeros(..., dtype=x.dtype)) instead of float32"
             ) from error
-        if not _close(run.loss, wide.loss, SAME_RULE):
+        if not close(run.loss, wide.loss, SAME_RULE):
             raise Trouble(
                 f"in float64 your model computes something else: the loss is {float(wide.loss)!r}, "
                 f"in float32 {float(run.loss)!r}. Random numbers that depend on the dtype, as "
@@ -270,7 +277,7 @@ class _Probe:
         used = {n for n, g in run.grads.items() if g is not None}
         return Imported(
             target=self.name,
-            modules=tuple(_modules(plain, used, own, alone, changed)),
+            modules=tuple(modules_of(plain, used, own, alone, changed)),
             calls=tuple(run.watch.calls[1 : MAX_CALLS + 1]),
             loss=self.loss,  # type: ignore[arg-type]
             computes_in=() if changed or random else self._low_dtypes(run),  # type: ignore[arg-type]
@@ -278,23 +285,35 @@ class _Probe:
             loses=loses,
         )
 
-    def _plan(self) -> Plan:
-        """What ``shard`` makes of the model, on all ranks together."""
+    def _plan(self) -> tuple[Plan, str]:
+        """What ``shard`` makes of the model, on all ranks together, and whether FSDP refuses it."""
         asked = self.asked
         store = FileStore(asked.store, asked.world_size)
         dist.init_process_group("gloo", store=store, rank=asked.rank, world_size=asked.world_size)
         model, shard = self._made(), self.functions["shard"]
-        wrapped = self._attempt(
-            "shard(model, mesh)", lambda: steps.sharded(model, shard, torch.device("cpu"))
-        )
-        if not isinstance(wrapped, nn.Module):
-            raise Trouble(
-                f"shard(model, mesh) returned {_kind(wrapped)}: return the model, or None"
-            )
+        cpu = torch.device("cpu")
         try:
-            return plan_of(wrapped)
+            wrapped = steps.sharded(model, shard, cpu)
+        except Exception as error:
+            raise Trouble(_of_shard(error, self.module_file)) from error
+        if not isinstance(wrapped, nn.Module):
+            words = f"shard(model, mesh) returned {_kind(wrapped)}: return the model, or None"
+            raise Trouble(words)
+        try:
+            plan = plan_of(wrapped)
         except UnreadableError as error:
             raise Trouble(f"shard(model, mesh) {error}") from None
+        return plan, self._refusal(wrapped)
+
+    def _refusal(self, wrapped: nn.Module) -> str:
+        """What FSDP says against it when it is called, as documented; empty if nothing."""
+        try:
+            self._loss(wrapped, self._given(torch.float32, 0)).backward()
+        except (ValueError, NotImplementedError) as error:
+            return f"{type(error).__name__}: {error}"
+        except Exception:  # which training it will show, and make a finding of
+            return ""
+        return ""
 
     def _check_steady(self, runs: Sequence[_Run]) -> None:
         """Which parameters get a gradient must not depend on the data."""
@@ -313,7 +332,7 @@ class _Probe:
             self._loss(model, given)
         random = not torch.equal(state, torch.get_rng_state())
         after = dict(model.named_buffers())
-        changed = {n for n, b in after.items() if n not in before or not _equal(b, before[n])}
+        changed = {n for n, b in after.items() if n not in before or not equal(b, before[n])}
         computed = any(after[n].is_floating_point() for n in changed)
         return changed, random, computed or not changed.issubset(model.state_dict())
 
@@ -325,77 +344,9 @@ class _Probe:
                 run = self._train(getattr(torch, name), 0, quiet=True)
             except Exception:  # it does not run in that dtype, for whatever reason
                 continue
-            if torch.isfinite(run.loss) and _close_all(run.grads, plain.grads, STABLE):
+            if torch.isfinite(run.loss) and close_all(run.grads, plain.grads, STABLE):
                 found.append(name)
         return tuple(found)
-
-
-def _modules(
-    model: nn.Module,
-    used: set[str],
-    trained: dict[str, bool],
-    alone: set[str],
-    changed: set[str],
-) -> list[ImportedModule]:
-    every = dict(model.named_parameters(remove_duplicate=False))
-    first: dict[int, str] = {}
-    for name, p in every.items():
-        first.setdefault(id(p), name)
-    made = []
-    for path, module in model.named_modules():
-        start = f"{path}." if path else ""
-        own = [name for name, p in module._parameters.items() if p is not None]
-        names = {name: first[id(every[start + name])] for name in own}
-        parameters = tuple(
-            ImportedParameter(
-                name=name,
-                shape=tuple(every[source].shape),
-                used=source in used,
-                frozen=not trained[source],
-                tied="" if source == start + name else source,
-            )
-            for name, source in names.items()
-        )
-        buffers = tuple(name for name, _ in module.named_buffers(recurse=False))
-        made.append(
-            ImportedModule(
-                path=path,
-                cls=type(module).__name__[:128],
-                alone=not path or path in alone,
-                parameters=parameters,
-                buffers=buffers,
-                changed=tuple(name for name in buffers if start + name in changed),
-            )
-        )
-    return made
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
-
-
-def _close(a: Tensor | None, b: Tensor | None, most: float) -> bool:
-    if a is None or b is None:
-        return a is b
-    if a.shape != b.shape or not a.numel():
-        return a.shape == b.shape
-    left, right = a.detach().double(), b.detach().double()
-    return bool((left - right).abs().max() <= most * (1e-6 + right.abs().max()))
-
-
-def _close_all(
-    a: dict[str, Tensor | None], b: dict[str, Tensor | None], most: float = CLOSE
-) -> bool:
-    return a.keys() == b.keys() and all(_close(g, b[name], most) for name, g in a.items())
-
-
-def _fingerprint(tensors: Iterable[Any]) -> str:
-    found = hashlib.sha256()
-    for t in tensors:
-        if isinstance(t, Tensor):
-            found.update(f"{t.dtype} {tuple(t.shape)}".encode())
-            found.update(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
 
 
 def _kind(value: object) -> str:
@@ -410,3 +361,11 @@ def _where(error: BaseException, file: str) -> str:
     if isinstance(error, SyntaxError) and error.filename and error.filename.endswith(file):
         return f" [{file}:{error.lineno}]"
     return f" [{file}:{frames[-1].lineno}]" if frames else ""
+
+
+def _of_shard(error: Exception, file: str) -> str:
+    said = f"shard(model, mesh) raised {type(error).__name__}: {error}{_where(error, file)}"
+    if "non-CPU accelerator" in str(error):
+        said += ". To run here, too, give FullyShardedDataParallel device_id=torch.device("
+        said += "mesh.device_type)"
+    return said

@@ -34,7 +34,12 @@ _ALIASES = {
     "torch.distributed._composable.checkpoint_activation.checkpoint": "checkpoint_in_place",
 }
 """Objects that a script calls otherwise, as most code does or because a name is taken."""
-_OWN_NAMES = {"model": "make_model", "batch": "make_batch", "loss": "own_loss"}
+_OWN_NAMES = {
+    "model": "make_model",
+    "batch": "make_batch",
+    "loss": "own_loss",
+    "shard": "own_shard",
+}
 """Functions of a target, which a script must not take for its own variables."""
 _DIRECT = ("torch", "torch.nn", "torch.cuda", "torch.optim")
 """Modules whose content is written out: ``torch.float16``, ``nn.Linear``, ``torch.optim.SGD``."""

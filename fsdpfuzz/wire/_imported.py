@@ -40,6 +40,8 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     model: msgspec.Raw = msgspec.Raw(b"null")
     plan: msgspec.Raw = msgspec.Raw(b"null")
     """What ``shard(model, mesh)`` makes, as part of a case."""
+    refused: str = ""
+    """What FSDP says against that when the model is called, as documented."""
     functions: tuple[str, ...] = ()
     """Those of the target that are known."""
     fingerprint: str = ""
