@@ -134,7 +134,7 @@ def _simplest(api: Api, world_size: int, own: Imported | None, wrapped: Plan | N
             frozen=own.own_frozen if wrapped is not None else (),
             program=(),
             ties=tuple(Tie(source=source, target=target) for source, target in own.ties),
-            loss="projection" if own.loss == "outputs" else "own",
+            loss="projection" if own.loss == "all" else "own",
         )
     model, data = Linear(out=1, bias=False), Dense(width=1, batch=1)
     return CaseSpec(world_size=world_size, model=model, inputs=data, plan=plan, program=())

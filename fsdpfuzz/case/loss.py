@@ -40,7 +40,7 @@ class LossDimension(Dimension):
 
     def check(self, a: Anatomy) -> None:
         """A loss of its own goes with an imported model that has one, and there alone."""
-        own = a.imported is not None and a.imported.loss != "outputs"
+        own = a.imported is not None and a.imported.loss != "all"
         if own != (a.case.loss == "own"):
             words = "'own' is the loss of an imported model that says what it minimises"
             raise CaseError(words, path="$.loss")

@@ -77,14 +77,14 @@ class _Probe:
         self.name = asked.target.name
         self.module = self._attempt("importing it", lambda: load(asked.target))
         self.functions = functions_of(self.name, self.module)
-        self.loss = "function" if "loss" in self.functions else "outputs"
+        self.loss = "function" if "loss" in self.functions else "all"
 
     def looked(self) -> Looked:
         first = self._made()
         check_model(first)
         self._same_again(first)
         given = self._checked_batch()
-        if self.loss == "outputs":
+        if self.loss == "all":
             self.loss = self._loss_kind(first, given)
         run = self._train(torch.float32, 0)
         again = self._train(torch.float32, 0)
@@ -182,7 +182,7 @@ class _Probe:
                 f"your model returned {type(found).__name__} without a floating-point tensor, so "
                 "there is nothing to minimise: write loss(model, batch), which returns one number"
             )
-        return "outputs"
+        return "all"
 
     def _train(self, dtype: torch.dtype, step: int, *, quiet: bool = False) -> _Run:
         """A forward and a backward; ``quiet`` leaves what is raised as it is."""
@@ -219,7 +219,7 @@ class _Probe:
             case "attribute":
                 return steps.loss_in(model, given)
             case _:
-                return steps.outputs(model, given).square().mean()
+                return steps.returned(model, given).square().mean()
 
     def _wide(self, run: _Run) -> None:
         """Float64 must come to the same, or nothing says what is right."""

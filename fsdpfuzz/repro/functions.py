@@ -106,7 +106,7 @@ def _calls_first(function: str) -> bool:
 
 _CALL_FIRST = (
     "steps.checkpointing.call",
-    "steps.modules.imported.outputs",
+    "steps.modules.imported.returned",
     "steps.modules.imported.loss_in",
 )
 

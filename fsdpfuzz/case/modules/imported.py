@@ -23,7 +23,7 @@ MAX_CALLS = 4096
 
 Target = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.]+$")]
 Dim = Annotated[int, Meta(ge=0, le=2**40)]
-LossKind = Literal["function", "attribute", "outputs"]
+LossKind = Literal["function", "attribute", "all"]
 
 
 class ImportedParameter(Part, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     modules: Annotated[tuple[ImportedModule, ...], Meta(min_length=1, max_length=512)]
     calls: Annotated[tuple[ModulePath, ...], Meta(max_length=MAX_CALLS)] = ()
     """The modules that a forward calls, in order, without the model itself."""
-    loss: LossKind = "outputs"
+    loss: LossKind = "all"
     """``loss(model, batch)`` of the target, ``.loss`` of what the model returns, or all that it
     returns."""
     computes_in: tuple[Dtype, ...] = ()
@@ -141,8 +141,8 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
                 return call(self.function("loss"), model, batch)
             case "attribute":
                 return call("steps.modules.imported.loss_in", model, batch)
-            case "outputs":
-                return call("steps.modules.imported.outputs", model, batch)
+            case "all":
+                return call("steps.modules.imported.returned", model, batch)
 
     def inside(self, width: int, at: str) -> Iterator[Brought]:
         """All modules by their FQN."""

@@ -55,7 +55,7 @@ def loss_in(model: nn.Module, batch: Any) -> Tensor:
     return loss
 
 
-def outputs(model: nn.Module, batch: Any) -> Tensor:
+def returned(model: nn.Module, batch: Any) -> Tensor:
     """All floating-point tensors that the model returns, in one row."""
     found = called(model, batch)
     leaves = tree_leaves(vars(found) if hasattr(found, "__dataclass_fields__") else found)
