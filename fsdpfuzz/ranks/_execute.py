@@ -35,8 +35,8 @@ from fsdpfuzz.case.recipe import (
 )
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.steps.averaging import average
 from fsdpfuzz.ranks._imported import function
+from fsdpfuzz.steps.averaging import average
 
 Role = Literal["fsdp", "plain", "ddp"]
 """Who trains: FSDP, the plain model with gradients averaged by a step, or the same under DDP."""

@@ -57,6 +57,8 @@ def _first(path: str, unit: Any) -> Fsdp1Unit:
 def _second(path: str, unit: Any) -> Fsdp2Unit:
     state = unit._get_fsdp_state()
     group = state._fsdp_param_group
+    if len(getattr(state, "_modules", ())) > 1:
+        raise UnreadableError("makes one unit of several modules, which --as-is cannot check yet")
     policy = state._mp_policy
     precision = Precision(
         param=_name(policy.param_dtype),
