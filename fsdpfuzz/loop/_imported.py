@@ -62,6 +62,11 @@ def is_permitted(case: CaseSpec, target: Target | None) -> bool:
     return not isinstance(model, Imported) or (target is not None and target.name == model.target)
 
 
+def wraps_itself(case: CaseSpec) -> bool:
+    """Whether the model's own code decides how it is wrapped."""
+    return isinstance(case.model, Imported) and case.model.wrapped
+
+
 def permit(case: CaseSpec, target: Target | None) -> None:
     """:class:`UsageError` for a case that would run code which the command line does not name."""
     model = case.model

@@ -11,7 +11,7 @@ from types import TracebackType
 from fsdpfuzz.case import CaseSpec, digest
 from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm, is_starved
 from fsdpfuzz.loop._events import CaseDone, Rate
-from fsdpfuzz.loop._imported import is_permitted, permit
+from fsdpfuzz.loop._imported import is_permitted, permit, wraps_itself
 from fsdpfuzz.loop._known import reason_to_skip
 from fsdpfuzz.loop._ports import HarnessError, Ports, Sighting
 from fsdpfuzz.loop._real import real_ports
@@ -176,9 +176,11 @@ class Session:
     def skips(self, case: CaseSpec) -> str | None:
         """Why a drawn case is not worth a run; None for one that is.
 
-        In a strict session all are that this machine can run. See `fsdpfuzz.loop._known`.
+        In a strict session all are that this machine can run, and so are those that wrap a model as
+        its own code does: there is no other way to try. See `fsdpfuzz.loop._known`.
         """
-        covering = () if self.settings.strict else self.covering(case)
+        strict = self.settings.strict or wraps_itself(case)
+        covering = () if strict else self.covering(case)
         backend = self.settings.backend
         reason = reason_to_skip(case, covering, backend, self.settings.offers)
         if reason is None or reason == "machine":
@@ -186,7 +188,7 @@ class Session:
         telling = self._ports.telling
         if telling is not None and telling(case, torch=self.torch, backend=backend):
             return None
-        return None if self.settings.strict else reason
+        return None if strict else reason
 
     def explained(self, examined: Examined) -> Examined:
         """The same with findings known that follow from a known defect that covers the case.

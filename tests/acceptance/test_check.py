@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from tests.acceptance.commands import ROOT, fsdpfuzz
+from tests.acceptance.commands import ROOT
+from tests.acceptance.commands import fsdpfuzz as command
 
 OWN = ROOT / "tests/own"
 PLANT = "benchmarks.faults.plants:fsdp2_summed_not_averaged"
+PROGRAM = "import sys; from fsdpfuzz.cli import main; sys.exit(main())"
+"""Drawing needs Hypothesis, which other commands must not import."""
 GLOO = ("--backend", "gloo", "--known", str(ROOT / "corpus/known"))
+
+
+def fsdpfuzz(*arguments: str | Path, cwd: Path) -> CompletedProcess[str]:
+    return command(*arguments, cwd=cwd, program=PROGRAM)
 
 
 def test_the_template_is_written_once_and_passes(tmp_path: Path) -> None:
@@ -24,12 +33,12 @@ def test_the_template_is_written_once_and_passes(tmp_path: Path) -> None:
         "check", "mymodel.py", *GLOO, "--max-examples", "3", "--seed", "1", cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "findings, new          0" in done.stdout
+    assert re.search(r"examples +3 *\n *passed +3", done.stdout), done.stdout
 
 
 def test_a_decoder_is_trained_right(tmp_path: Path) -> None:
     done = fsdpfuzz(
-        "check", OWN / "decoder.py", *GLOO, "--max-examples", "12", "--seed", "3", cwd=tmp_path
+        "check", OWN / "decoder.py", *GLOO, "--max-examples", "8", "--seed", "3", cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -41,8 +50,8 @@ def test_a_fault_is_found_and_shown_by_a_script_that_imports_the_file(tmp_path: 
     assert done.returncode == 1, done.stdout + done.stderr
     result = json.loads((tmp_path / "run.json").read_text())
     found = next(f for f in result["findings"] if f["key"] == "grad_parity/mismatch/fsdp2")
-    assert found["repro"]["confirmed"], found
-    script = (tmp_path / found["repro"]["path"]).read_text()
+    assert "(confirmed)" in done.stdout
+    script = (tmp_path / found["repro"]).read_text()
     assert "from mine import batch as make_batch, model as make_model" in script
     assert "fully_shard(model" in script
     case = found["case"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fsdpfuzz.case import Fsdp2Plan, Fsdp2Unit
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.loop import Session, SessionSettings, permit, target_named, unchanged
 from fsdpfuzz.wire import Target
@@ -68,3 +69,12 @@ def test_code_that_has_changed_is_told() -> None:
     other = msgspec.structs.replace(MODEL, modules=(first, *rest[:-1]))
     with pytest.raises(UsageError, match=r"mymodel\.py has changed .*'head'"):
         unchanged(CASE, other)
+
+
+def test_how_it_wraps_itself_is_tried_whatever_is_known(tmp_path: Path) -> None:
+    split = Fsdp2Unit(path=""), Fsdp2Unit(path="embed")
+    case = msgspec.structs.replace(CASE, plan=Fsdp2Plan(units=split))
+    own = msgspec.structs.replace(case, model=msgspec.structs.replace(MODEL, wrapped=True))
+    with Session(SessionSettings(output=tmp_path, torch="2.13.0", target=HERE)) as session:
+        assert session.skips(case) is not None
+        assert session.skips(own) is None
