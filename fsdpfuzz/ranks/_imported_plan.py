@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fsdpfuzz.case import Fsdp1Plan, Fsdp1Unit, Fsdp2Plan, Fsdp2Unit, Plan, Precision
+from fsdpfuzz.case import Fsdp1Plan, Fsdp1Unit, Fsdp2Plan, Fsdp2Unit, Plan
+from fsdpfuzz.case.units import options_read
 from fsdpfuzz.steps.fsdp1 import units as units1
 from fsdpfuzz.steps.fsdp2 import units as units2
 
@@ -37,21 +38,15 @@ def _first(path: str, unit: Any) -> Fsdp1Unit:
     name = unit.sharding_strategy.name
     if name not in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
         raise UnreadableError(f"uses {name}, which --as-is cannot check yet")
-    told = unit.mixed_precision
-    precision = None
-    if told is not None:
-        precision = Precision(
-            param=_name(told.param_dtype),
-            reduce=_name(told.reduce_dtype),
-            buffer=_name(told.buffer_dtype),
-        )
-    return Fsdp1Unit(
-        path=path,
-        sharding=name,
-        use_orig_params=bool(unit._use_orig_params),
-        cpu_offload=bool(unit.cpu_offload.offload_params),
-        precision=None if precision == Precision() else precision,
-    )
+    policy = unit.mixed_precision
+    dtypes = {} if policy is None else {"buffer": _name(policy.buffer_dtype), **_dtypes(policy)}
+    told = {
+        "strategy": name,
+        "originals": bool(unit._use_orig_params),
+        "on_cpu": unit._handle is not None and bool(unit._handle._offload_params),
+        "dtypes": dtypes,
+    }
+    return Fsdp1Unit(path=path, **options_read(Fsdp1Unit, told))
 
 
 def _second(path: str, unit: Any) -> Fsdp2Unit:
@@ -60,17 +55,16 @@ def _second(path: str, unit: Any) -> Fsdp2Unit:
     if len(getattr(state, "_modules", ())) > 1:
         raise UnreadableError("makes one unit of several modules, which --as-is cannot check yet")
     policy = state._mp_policy
-    precision = Precision(
-        param=_name(policy.param_dtype),
-        reduce=_name(policy.reduce_dtype),
-        output=_name(policy.output_dtype),
-    )
     if group is not None and group.mesh_info.mesh.ndim != 1:
         raise UnreadableError("uses a mesh of its own with replicas: use the one it is given")
-    offload = group is not None and type(group.offload_policy).__name__ == "CPUOffloadPolicy"
-    return Fsdp2Unit(
-        path=path, cpu_offload=offload, precision=None if precision == Precision() else precision
-    )
+    offloads = group is not None and type(group.offload_policy).__name__ == "CPUOffloadPolicy"
+    dtypes = {"output": _name(policy.output_dtype), **_dtypes(policy)}
+    told = {"originals": True, "on_cpu": offloads, "dtypes": dtypes}
+    return Fsdp2Unit(path=path, **options_read(Fsdp2Unit, told))
+
+
+def _dtypes(policy: Any) -> dict[str, Any]:
+    return {"param": _name(policy.param_dtype), "reduce": _name(policy.reduce_dtype)}
 
 
 def _name(dtype: torch.dtype | None) -> Any:
