@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
-from fsdpfuzz.case.recipe import Value, Variable, call
+from fsdpfuzz.case.recipe import Call, Value, Variable, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.modules import Imported
     from fsdpfuzz.case.spec import CaseSpec
 
 Loss = Literal["projection", "sum", "own"]
@@ -63,3 +64,14 @@ def loss_of(a: Anatomy) -> Value:
         case "projection":
             pass
     return call("steps.loss.projection", output, a.case.seed)
+
+
+def output_of(own: Imported, model: Value, batch: Value) -> Call:
+    """A call of an imported model: the loss that it has of its own, or all that it returns."""
+    match own.loss:
+        case "function":
+            return call(own.function("loss"), model, batch)
+        case "attribute":
+            return call("steps.modules.imported.loss_in", model, batch)
+        case "all":
+            return call("steps.modules.imported.returned", model, batch)

@@ -14,7 +14,7 @@ from msgspec import Meta
 from fsdpfuzz.case.base import Dtype, ModulePath, Name, ParameterName, Part
 from fsdpfuzz.case.modules.base import Brought, Build, Called, NodeBase, Shape, Visit, Walk
 from fsdpfuzz.case.paths import within
-from fsdpfuzz.case.recipe import Call, Value, call
+from fsdpfuzz.case.recipe import Value, call
 
 OWN = "imported"
 """First part of the dotted name of a function of the target."""
@@ -133,16 +133,6 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
         """Your own function; what it freezes the case says."""
         made = call(self.function("model"))
         return call(".requires_grad_", made, True) if self.own_frozen else made
-
-    def forward(self, model: Value, batch: Value) -> Call:
-        """A call of the model on a batch, and what is put out: the loss, or all in one tensor."""
-        match self.loss:
-            case "function":
-                return call(self.function("loss"), model, batch)
-            case "attribute":
-                return call("steps.modules.imported.loss_in", model, batch)
-            case "all":
-                return call("steps.modules.imported.returned", model, batch)
 
     def inside(self, width: int, at: str) -> Iterator[Brought]:
         """All modules by their FQN."""
