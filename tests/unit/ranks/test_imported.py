@@ -119,6 +119,7 @@ class Net(nn.Module):
         super().__init__()
         self.a = nn.Linear(3, 3)
         self.bent = nn.Linear(3, 3)
+        self.lent = nn.Linear(3, 3)
         self.b = nn.Linear(3, 3)
         self.b.weight = self.a.weight
         self.norm = nn.BatchNorm1d(3)
@@ -126,6 +127,7 @@ class Net(nn.Module):
         self.same = nn.Identity()
         self.spare = nn.Linear(2, 2)
     def forward(self, x):
+        x = self.lent(x) + self.lent.bias
         x = self.drop(self.norm(self.same(self.b(self.a(x)))))
         return {"y": x @ self.bent.weight + self.bent.bias, "n": torch.tensor(3)}
 def model(): return Net()
@@ -140,7 +142,7 @@ def batch(step, rank): return {"x": torch.randn(4, 3)}
     assert not any(p.used for p in modules["spare"].parameters)
     assert all(p.used for p in modules["bent"].parameters)
     assert modules["norm"].changed == ("running_mean", "running_var", "num_batches_tracked")
-    assert made.calls == ("a", "b", "same", "norm", "drop")
+    assert made.calls == ("lent", "a", "b", "same", "norm", "drop")
     assert made.random
     assert made.loses
     assert made.computes_in == ()
