@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.case import TOKENS, Checkpoint, CheckpointKind, Dense, Fsdp1Plan, reentrant_scopes
+from fsdpfuzz.case import (
+    TOKENS,
+    Checkpoint,
+    CheckpointKind,
+    Dense,
+    Fsdp1Plan,
+    reentrant_scopes,
+    within,
+)
 from fsdpfuzz.case.checkpoints import lacks_keywords
 from fsdpfuzz.case.modules import SEVERAL
 from fsdpfuzz.strategies.drawing import Drawing
 
 MAX_CHECKPOINTS = 3
+_BY_CALLERS = ("function", "function_offload")
+"""Kinds that whoever calls the module has to know of."""
 _KINDS: tuple[CheckpointKind, ...] = ("wrapper", "function", "offload", "function_offload")
 
 
@@ -34,16 +44,25 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     a = d.a
     reentrant = d.chance(50, fine_tune=10)
     starts = {p.fqn for place in a.places if place.kind == "embedding" for p in place.parameters}
-    if reentrant and not starts.isdisjoint(a.frozen):
-        reentrant = False
-    kinds = _KINDS if a.fsdp1 or reentrant else (*_KINDS, "composable")
+    own = a.imported is not None
+    if reentrant and (own or not starts.isdisjoint(a.frozen)):
+        reentrant = False  # whose inputs require grad nobody knows of an imported model
+    kinds = tuple(kind for kind in _KINDS if not own or kind not in _BY_CALLERS)
+    kinds = kinds if a.fsdp1 or reentrant else (*kinds, "composable")
     paths = [
-        p.path for p in a.places if not reentrant or (p.width_in != TOKENS and p.kind != SEVERAL)
+        p.path
+        for p in a.places
+        if p.alone and (not reentrant or (p.width_in != TOKENS and p.kind != SEVERAL))
     ]
+    # A recomputation counts a second time, and what is counted may decide what comes out.
+    counted = a.imported.changed_buffers() if a.imported is not None else ()
+    paths = [path for path in paths if not any(within(name, path) for name in counted)]
     paths.sort(key=lambda path: path not in a.options)
     chosen: list[Checkpoint] = []
     while paths and len(chosen) < MAX_CHECKPOINTS and (not chosen or d.chance(38)):
         path = paths.pop(d.between(0, len(paths) - 1))
+        if own and any(within(path, c.path) or within(c.path, path) for c in chosen):
+            continue  # what is recomputed in a recomputation need not be possible
         kind = d.pick(kinds)
         around = d.chance(50) and path in a.options and kind != "composable"
         placed = Checkpoint(

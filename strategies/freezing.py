@@ -32,6 +32,9 @@ def draw(d: Drawing) -> None:
         kinds += ("adapters", "adapters")  # What adapters are for.
     if d.focus == "fine_tune":
         kinds = tuple(kind for kind in kinds if kind != "none")
+    own = d.a.imported.own_frozen if d.a.imported is not None else ()
+    if own and not whole:
+        kinds += ("own",) * len(kinds)
     kind = d.pick(kinds)
     everything = d.case.inputs.needs_grad() and d.chance(6)
     free = [p.fqn for p in d.a.distinct]
@@ -54,6 +57,8 @@ def _held(d: Drawing, kind: str, free: Sequence[str]) -> set[str]:
     adapters = adapter_names(d.a)
     if kind == "none":
         return set()
+    if kind == "own" and d.a.imported is not None:
+        return {d.a.canonical(name) for name in d.a.imported.own_frozen}
     if kind == "random":
         return {name for name, held in zip(free, d.mask(len(free)), strict=True) if held}
     if kind == "adapters" and adapters:

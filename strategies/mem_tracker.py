@@ -14,6 +14,8 @@ def draw(d: Drawing) -> None:
     whole = isinstance(d.case.plan, Fsdp2Plan) and "" in d.a.options and d.trains
     if not wanted or not whole or d.case.twins or d.parting != "never":
         return
+    if d.a.imported is not None:
+        return  # what must lie on a rank at once depends on what it computes
     if any(not c.path and c.side == "around" for c in d.case.checkpoints):
         return
     iteration: tuple[Op, ...] = (Forward(), Backward(), Step())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import get_args
@@ -10,6 +10,7 @@ from typing import get_args
 from hypothesis import strategies as st
 
 from fsdpfuzz.case import (
+    APIS,
     DIMENSIONS,
     Api,
     CaseSpec,
@@ -19,8 +20,12 @@ from fsdpfuzz.case import (
     Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
+    Given,
+    Imported,
     Linear,
     Option,
+    Plan,
+    Tie,
 )
 from fsdpfuzz.errors import ContractError, UsageError
 from fsdpfuzz.strategies.drawing import Draw, Drawing, Focus
@@ -30,6 +35,8 @@ FOCUSES: tuple[Focus, ...] = get_args(Focus)
 _HERE = "fsdpfuzz.strategies"
 
 Part = Callable[[Drawing], None]
+_AROUND_A_PLAN = ("program", "optimizer")
+"""What is drawn for a model that its own code wraps."""
 
 
 def cases(
@@ -38,12 +45,17 @@ def cases(
     apis: Sequence[str] = ("fsdp1", "fsdp2"),
     world_sizes: Sequence[int] = (2,),
     offers: Sequence[str] = (),
+    model: Imported | None = None,
+    plan: Plan | None = None,
 ) -> st.SearchStrategy[CaseSpec]:
     """Cases of the given APIs and world sizes, which ``fsdpfuzz.case.check`` accepts.
 
     All dimensions are drawn together, whatever the ``focus``; those that not every torch has only
     where ``offers`` names what they need of `fsdpfuzz.case.NEWER`. Some cases ask for what FSDP
     documents to refuse, and some can show what is known of it: `fsdpfuzz.loop` runs few of these.
+    With a ``model`` of somebody's own all of them train that one: its inputs, its structure and
+    its loss are what they are. With a ``plan``, too, it is wrapped and frozen as its own code does
+    it: programs and optimizers are drawn.
 
     Shrinks towards one ``Linear(out=1, bias=False)`` on inputs of shape ``(1, 1)``, the first
     API and world size, the root as the only unit with PyTorch's defaults, one forward, backward
@@ -58,8 +70,16 @@ def cases(
     if not world_sizes or not all(1 <= size <= 8 for size in world_sizes):
         raise UsageError(f"world_sizes={list(world_sizes)}: name sizes from 1 to 8")
     under_way: list[Drawing] = []
-    parts = [(dimension, _span(part, under_way)) for dimension, part in _parts()]
-    return _cases(focus, tuple(apis), tuple(world_sizes), frozenset(offers), parts, under_way)  # type: ignore[arg-type]
+    parts = [
+        (dimension, _span(part, under_way))
+        for dimension, part in _parts()
+        if (model is None or not dimension.of_model)
+        and (plan is None or dimension.name in _AROUND_A_PLAN)
+    ]
+    known = [api for api in APIS if api in apis]
+    starts = {(api, n): _simplest(api, n, model, plan) for api in known for n in world_sizes}
+    sizes, torch = tuple(world_sizes), frozenset(offers)
+    return _cases(focus, tuple(apis), sizes, torch, starts, parts, under_way)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -69,11 +89,12 @@ def _cases(
     apis: tuple[Api, ...],
     world_sizes: tuple[int, ...],
     offers: frozenset[str],
+    starts: Mapping[tuple[str, int], CaseSpec],
     parts: Sequence[tuple[Dimension, st.SearchStrategy[None]]],
     under_way: list[Drawing],
 ) -> CaseSpec:
-    d = Drawing(draw, focus, _simplest("fsdp1", 1))
-    d.case = _simplest(d.pick(apis), d.pick(world_sizes))
+    d = Drawing(draw, focus, next(iter(starts.values())))
+    d.case = starts[d.pick(apis), d.pick(world_sizes)]
     under_way[:] = [d]
     for dimension, span in parts:
         before = d.case
@@ -98,12 +119,23 @@ def _span(draw: Draw, part: Part, under_way: Sequence[Drawing]) -> None:
     part(d)
 
 
-def _simplest(api: Api, world_size: int) -> CaseSpec:
+def _simplest(api: Api, world_size: int, own: Imported | None, wrapped: Plan | None) -> CaseSpec:
     plan = (
         Fsdp1Plan(units=(Fsdp1Unit(path=""),))
         if api == "fsdp1"
         else Fsdp2Plan(units=(Fsdp2Unit(path=""),))
     )
+    if own is not None:
+        return CaseSpec(
+            world_size=world_size,
+            model=own,
+            inputs=Given(),
+            plan=wrapped or plan,
+            frozen=own.own_frozen if wrapped is not None else (),
+            program=(),
+            ties=tuple(Tie(source=source, target=target) for source, target in own.ties),
+            loss="projection" if own.loss == "all" else "own",
+        )
     model, data = Linear(out=1, bias=False), Dense(width=1, batch=1)
     return CaseSpec(world_size=world_size, model=model, inputs=data, plan=plan, program=())
 

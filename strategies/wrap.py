@@ -35,7 +35,8 @@ def draw(d: Drawing) -> None:
     choice = d.a.fsdp1 and d.parting == "never"
     way = d.pick(("nested", "custom_policy", "module_classes")) if choice else "nested"
     d.trains = d.parting != "never" or not d.chance(1, state_dict=25)
-    split = d.chance(6)
+    # That shared parameters have to lie in one unit is documented, and known.
+    split = d.chance(6) and d.a.imported is None
     if way == "module_classes" and _by_classes(d, places) and (split or not d.a.split_ties):
         return
     paths = _chosen(d, places, may_open_root=way == "nested")
@@ -91,7 +92,7 @@ def _chosen(d: Drawing, places: Sequence[Place], *, may_open_root: bool) -> set[
     bare = d.chance(12)
     holding = _holding(places)
     chosen: set[str] = set() if open_root else {""}
-    possible = [place for place in inner if bare or place.path in holding]
+    possible = [place for place in inner if place.alone and (bare or place.path in holding)]
     # Units that take or return several tensors are few, and FSDP's hooks look into those.
     chosen |= {place.path for place in possible if not place.callable_alone and d.chance(30)}
     candidates = [place.path for place in possible if place.path not in chosen]
@@ -140,7 +141,7 @@ def _holding(places: Sequence[Place]) -> frozenset[str]:
 def _uncovered(places: Sequence[Place], chosen: Collection[str]) -> set[str]:
     """The outermost modules, below the root, of the parameters that lie in no unit."""
     units, tops = frozenset(chosen), set()
-    callable_ = {p.path for p in places if p.path}
+    callable_ = {p.path for p in places if p.path and p.alone}
     for place in places:
         if not place.parameters or innermost(place.path, units) is not None:
             continue

@@ -72,7 +72,7 @@ from fsdpfuzz.case.hazards import (
     single_element_units,
     units_without_gradient,
 )
-from fsdpfuzz.case.inputs import Dense, Inputs, Tokens
+from fsdpfuzz.case.inputs import Dense, Given, Inputs, Tokens
 from fsdpfuzz.case.lowering import FLAT, Lowering, lower
 from fsdpfuzz.case.modules import (
     CLASSES,
@@ -88,9 +88,13 @@ from fsdpfuzz.case.modules import (
     EncoderLayer,
     Gain,
     Idle,
+    Imported,
+    ImportedModule,
+    ImportedParameter,
     Linear,
     Lora,
     Matrix,
+    Model,
     Node,
     NodeBase,
     Norm,
@@ -102,6 +106,7 @@ from fsdpfuzz.case.modules import (
     Sequential,
     Switch,
     Transformer,
+    tree_of,
 )
 from fsdpfuzz.case.operations import (
     OPERATIONS,
@@ -198,13 +203,18 @@ __all__ = [
     "Fsdp2Plan",
     "Fsdp2Unit",
     "Gain",
+    "Given",
     "Idle",
+    "Imported",
+    "ImportedModule",
+    "ImportedParameter",
     "Inputs",
     "Linear",
     "Lora",
     "Lowering",
     "Matrix",
     "Mode",
+    "Model",
     "Node",
     "NodeBase",
     "Norm",
@@ -285,6 +295,7 @@ __all__ = [
     "side_of",
     "single_element_units",
     "stands_alone",
+    "tree_of",
     "unit_features",
     "unit_of",
     "unit_paths",

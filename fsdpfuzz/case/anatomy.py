@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 import msgspec
 
 from fsdpfuzz.case.flow import MAX_CALLS, Situation, requires, situations
-from fsdpfuzz.case.modules import TOKENS, Called, Parameter, Place, Switch, Walk
+from fsdpfuzz.case.modules import TOKENS, Called, Imported, Parameter, Place, Switch, Walk
 from fsdpfuzz.case.operations import Forward, Op
 from fsdpfuzz.case.paths import innermost, join, outermost, within
 from fsdpfuzz.case.spec import CaseSpec
@@ -30,6 +30,12 @@ class Anatomy:
     def fsdp1(self) -> bool:
         """Whether the API is ``FullyShardedDataParallel``."""
         return isinstance(self.plan, Fsdp1Plan)
+
+    @property
+    def imported(self) -> Imported | None:
+        """The model, if it is somebody's own: nothing is known of what it computes."""
+        model = self.case.model
+        return model if isinstance(model, Imported) else None
 
     @cached_property
     def width_in(self) -> int:

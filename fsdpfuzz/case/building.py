@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpfuzz.case.anatomy import Anatomy
-from fsdpfuzz.case.modules import Child, Sequential
+from fsdpfuzz.case.modules import Child, Sequential, tree_of
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -25,7 +25,7 @@ def build_of(a: Anatomy) -> Procedure:
     body: list[Statement] = [
         Do(call=call("torch.manual_seed", a.case.seed)),
         Do(call=call(".to", module_of(a), Variable("device"), Variable("dtype")), into=(MODEL,)),
-        *(tie.made() for tie in a.case.ties),
+        *(tie.made() for tie in a.case.ties if a.imported is None),
         *_frozen(a),
     ]
     return Procedure(name="build", parameters=("dtype",), body=tuple(body), result="model")
@@ -46,7 +46,9 @@ def module_of(a: Anatomy) -> Value:
                 return Call("steps.modules.chain.Chain", made.args)
         return made
 
-    return build(Child("", a.case.model, a.width_in), "")
+    if a.imported is not None:
+        return a.imported.made()
+    return build(Child("", tree_of(a.case.model), a.width_in), "")
 
 
 def _frozen(a: Anatomy) -> Iterator[Do]:

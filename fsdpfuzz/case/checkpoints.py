@@ -296,6 +296,9 @@ def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) ->
             # torch.utils.checkpoint says so: it looks for tensors in no nested structure.
             text = "reentrant recomputation gives gradients to no tensors in a dict"
             raise CaseError(text, path=f"{at}[{i}]")
+        if a.imported is not None and checkpoint.by_caller(a):
+            text = "an imported model calls its modules itself: use a wrapper"
+            raise CaseError(text, path=f"{at}[{i}].kind")
         if lacks_keywords(a, checkpoint):
             text = "torch.utils.checkpoint passes no keyword arguments on if it is reentrant"
             raise CaseError(text, path=f"{at}[{i}]")

@@ -87,6 +87,8 @@ class Dimension(ABC):
     newer: ClassVar[tuple[str, ...]] = ()
     """What it needs of ``torch.distributed.fsdp`` that not every supported torch offers, as
     ``FSDPModule.reshard()`` or ``MixedPrecisionPolicy(output_dtype)``."""
+    of_model: ClassVar[bool] = False
+    """Whether it is settled where the model is somebody's own."""
     drawn: ClassVar[bool] = True
     """Whether it has a file in ``strategies/``; False for what follows from the others."""
 

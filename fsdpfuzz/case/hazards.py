@@ -6,6 +6,7 @@ is held to where they change what it can promise.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
@@ -81,6 +82,10 @@ def identity_units(a: Anatomy) -> tuple[str, ...]:
 
 def repeated_places(a: Anatomy) -> tuple[str, ...]:
     """FQNs of the modules whose content is called several times in one forward."""
+    if a.imported is not None:
+        # Whose content: what is called again is taken for its own holder, too.
+        counted = Counter(a.imported.calls)
+        return tuple(path for path, times in counted.items() if times > 1)
     return tuple(
         place.path for place in a.places if isinstance(place.node, Repeat) and place.node.times > 1
     )

@@ -11,8 +11,8 @@ from msgspec import Meta
 from fsdpfuzz.case.base import Batch, Part, Width, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.modules import TOKENS
-from fsdpfuzz.case.recipe import Call, Index, Items, Variable, call
-from fsdpfuzz.errors import ContractError
+from fsdpfuzz.case.recipe import Call, Global, Index, Items, Variable, call
+from fsdpfuzz.errors import CaseError, ContractError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -96,7 +96,44 @@ class Tokens(Part, tag="tokens", tag_field="kind", frozen=True, kw_only=True):
         return f"tokens {self.batch}×{self.length}"
 
 
-Inputs = Dense | Tokens
+class Given(Part, tag="given", tag_field="kind", frozen=True, kw_only=True):
+    """What ``batch(step, rank)`` of the target of an imported model gives: any pytree of tensors.
+
+    Of its sizes nothing is known, so that none can be smaller.
+    """
+
+    batch: ClassVar[int] = 1
+    length: ClassVar[int | None] = None
+    requires_grad: ClassVar[bool] = False
+
+    def width_out(self) -> int:
+        """None that is known."""
+        return TOKENS
+
+    def needs_grad(self) -> bool:
+        """They are taken as they come."""
+        return False
+
+    def drawn(self, a: Anatomy, index: Index) -> Call:
+        """The inputs of a forward by its number; other ones on each rank."""
+        if a.imported is None:
+            raise ContractError("only an imported model has inputs of its own")
+        return call(
+            "steps.modules.imported.given",
+            Global(a.imported.function("batch")),
+            a.case.seed,
+            index,
+            Variable("rank"),
+            Variable("device"),
+            Variable("dtype"),
+        )
+
+    def words(self) -> str:
+        """Whose they are."""
+        return "batch(step, rank)"
+
+
+Inputs = Dense | Tokens | Given
 
 
 def rows_of(a: Anatomy) -> int:
@@ -112,6 +149,7 @@ class InputsDimension(Dimension):
     """Dense data, sequences or tokens, with and without grad."""
 
     name = "inputs"
+    of_model: ClassVar[bool] = True
     features: ClassVar[Mapping[str, Feature]] = {
         "inputs": Feature(
             about="dense, sequence (dense with a length), tokens",
@@ -129,9 +167,13 @@ class InputsDimension(Dimension):
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Kind of the inputs, and whether they require grad."""
         inputs = a.case.inputs
-        kind = "tokens"
-        if isinstance(inputs, Dense):
-            kind = "dense" if inputs.length is None else "sequence"
+        match inputs:
+            case Tokens():
+                kind = "tokens"
+            case Given():
+                kind = "given"
+            case Dense():
+                kind = "dense" if inputs.length is None else "sequence"
         yield "inputs", kind
         yield "input_grad", on(inputs.needs_grad())
 
@@ -140,13 +182,17 @@ class InputsDimension(Dimension):
         yield "inputs", case.inputs.words()
 
     def check(self, a: Anatomy) -> None:
-        """Whether the model takes them shows in its places."""
+        """Whether the model takes them shows in its places; an imported one has its own."""
+        if isinstance(a.case.inputs, Given) != (a.imported is not None):
+            raise CaseError("an imported model goes with inputs 'given'", path="$.inputs.kind")
         _ = a.places
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """A batch of one, a short sequence, no grad."""
         inputs = case.inputs
         replace = msgspec.structs.replace
+        if isinstance(inputs, Given):
+            return
         if isinstance(inputs, Dense):
             if inputs.requires_grad:
                 plain = replace(inputs, requires_grad=False)

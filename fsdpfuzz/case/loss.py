@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
-from fsdpfuzz.case.recipe import Call, Variable, call
+from fsdpfuzz.case.recipe import Call, Value, Variable, call
+from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.modules import Imported
     from fsdpfuzz.case.spec import CaseSpec
 
-Loss = Literal["projection", "sum"]
+Loss = Literal["projection", "sum", "own"]
 
 
 class LossDimension(Dimension):
     """A fixed random projection of the output, or its plain sum."""
 
     name = "loss"
+    of_model: ClassVar[bool] = True
     features: ClassVar[Mapping[str, Feature]] = {
         "loss": Feature(about="projection, sum", group="Training", values=("projection", "sum"))
     }
@@ -31,22 +34,44 @@ class LossDimension(Dimension):
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
         """Any but the projection."""
-        if case.loss != "projection":
-            yield "loss", f"{case.loss} of the output"
+        if case.loss == "sum":
+            yield "loss", "sum of the output"
+        elif case.loss == "own":
+            yield "loss", "the model's own"
 
     def check(self, a: Anatomy) -> None:
-        """Any loss goes with any case."""
+        """A loss of its own goes with an imported model that has one, and there alone."""
+        own = a.imported is not None and a.imported.loss != "all"
+        if own != (a.case.loss == "own"):
+            words = "'own' is the loss of an imported model that says what it minimises"
+            raise CaseError(words, path="$.loss")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
-        """The projection."""
-        if case.loss != "projection":
+        """The projection, in place of a sum."""
+        if case.loss == "sum":
             changed = msgspec.structs.replace(case, loss="projection")
             yield Simpler(changed, "output.sum() as the loss")
 
 
-def loss_of(a: Anatomy) -> Call:
+def loss_of(a: Anatomy) -> Value:
     """The loss of ``output``."""
     output = Variable("output")
-    if a.case.loss == "sum":
-        return call(".sum", output)
+    match a.case.loss:
+        case "sum":
+            return call(".sum", output)
+        case "own":
+            return output  # the loss is all that was put out
+        case "projection":
+            pass
     return call("steps.loss.projection", output, a.case.seed)
+
+
+def output_of(own: Imported, model: Value, batch: Value) -> Call:
+    """A call of an imported model: the loss that it has of its own, or all that it returns."""
+    match own.loss:
+        case "function":
+            return call(own.function("loss"), model, batch)
+        case "attribute":
+            return call("steps.modules.imported.loss_in", model, batch)
+        case "all":
+            return call("steps.modules.imported.returned", model, batch)

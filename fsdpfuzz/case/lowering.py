@@ -11,6 +11,7 @@ from fsdpfuzz.case.building import build_of, module_of
 from fsdpfuzz.case.divide_factor import followed
 from fsdpfuzz.case.finalization import finished
 from fsdpfuzz.case.inputs import Dense
+from fsdpfuzz.case.loss import output_of
 from fsdpfuzz.case.micro_batches import told
 from fsdpfuzz.case.operations import (
     Backward,
@@ -130,7 +131,8 @@ class Lowering:
     def prefixed(self) -> bool:
         """Whether wrappers put parts into the names of parameters."""
         wrapped = any(c.kind in ("wrapper", "offload") for c in self.a.case.checkpoints)
-        return self.a.fsdp1 or wrapped
+        own = self.a.imported
+        return self.a.fsdp1 or wrapped or (own is not None and own.wrapped)
 
     @property
     def unmanaged(self) -> tuple[str, ...]:
@@ -200,6 +202,8 @@ class Lowering:
 
     def called(self, module: Variable | Inside, x: Value) -> Call:
         """A call of a module, through a checkpoint where the caller has to look for one."""
+        if self.a.imported is not None:
+            return output_of(self.a.imported, module, x)
         path = module.path if isinstance(module, Inside) else ""
         if any(c.path == path and c.by_caller(self.a) for c in self.a.case.checkpoints):
             return call("steps.checkpointing.call", module, x)

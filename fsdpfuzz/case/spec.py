@@ -17,7 +17,7 @@ from fsdpfuzz.case.loss import Loss
 from fsdpfuzz.case.mem_tracker import Probe
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.micro_batches import MicroBatches
-from fsdpfuzz.case.modules import Node
+from fsdpfuzz.case.modules import Model
 from fsdpfuzz.case.operations import Op
 from fsdpfuzz.case.optimizer import Optimizer
 from fsdpfuzz.case.reduce_scatter import ReduceScatter
@@ -34,7 +34,7 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     schema: Literal[1] = 1
     world_size: WorldSize
     seed: Seed = 0
-    model: Node
+    model: Model
     inputs: Inputs
     plan: Plan
     ties: tuple[Tie, ...] = ()

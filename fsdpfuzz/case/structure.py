@@ -28,6 +28,7 @@ class StructureDimension(Dimension):
     """Modules, buffers, and shapes of parameters."""
 
     name = "structure"
+    of_model: ClassVar[bool] = True
     features: ClassVar[Mapping[str, Feature]] = {
         "reused": Feature(
             about="no, grad (called several times), no_grad (also without gradient)",
@@ -111,7 +112,9 @@ class StructureDimension(Dimension):
         yield from self._parameters(a)
         nodes = [place.node for place in a.places if place.node is not None]
         repeats = [node for node in nodes if isinstance(node, Repeat)]
-        grad = "grad" if any(node.times > 1 for node in repeats) else "no"
+        own = a.imported
+        again = own is not None and len(set(own.calls)) < len(own.calls)
+        grad = "grad" if again or any(node.times > 1 for node in repeats) else "no"
         yield "reused", "no_grad" if any(node.no_grad != "off" for node in repeats) else grad
         yield "buffers", _buffers(a)
         branches = [node for node in nodes if isinstance(node, Branches)]
@@ -166,6 +169,8 @@ def _buffers(a: Anatomy) -> str:
     held = [place.node for place in a.places if place.buffers]
     if not held:
         return "no"
+    if a.imported is not None:
+        return "updating" if a.imported.changed_buffers() else "persistent"
     plain = [node for node in held if isinstance(node, Buffered)]
     if any(node.updates for node in plain):
         return "updating"

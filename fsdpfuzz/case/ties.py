@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import ParameterName, Part
 from fsdpfuzz.case.dimension import Dimension, Feature, Rejection, Simpler
+from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Do, Inside
@@ -43,6 +44,7 @@ class TiesDimension(Dimension):
     """Parameters shared within a unit, or across units."""
 
     name = "ties"
+    of_model: ClassVar[bool] = True
     features: ClassVar[Mapping[str, Feature]] = {
         "tied": Feature(
             about="no, within unit, across units, nested (units of which one contains the other)",
@@ -96,6 +98,9 @@ class TiesDimension(Dimension):
         """Both ends exist and have one shape; no tie of a tie."""
         case, shapes = a.case, {p.fqn: p.shape for p in a.parameters}
         targets = [tie.target for tie in case.ties]
+        own = None if a.imported is None else a.imported.ties
+        if own is not None and own != tuple((tie.source, tie.target) for tie in case.ties):
+            raise CaseError("an imported model is tied as its own code does it", path="$.ties")
         for i, tie in enumerate(case.ties):
             at = f"$.ties[{i}]"
             check_names((tie.source, tie.target), shapes, at, "parameter")
@@ -113,7 +118,9 @@ class TiesDimension(Dimension):
                 )
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
-        """No ties; one less."""
+        """No ties; one less. An imported model keeps its own."""
+        if isinstance(case.model, Imported):
+            return
         if case.ties:
             yield Simpler(msgspec.structs.replace(case, ties=()), "tied parameters")
         for i in range(len(case.ties)) if len(case.ties) > 1 else ():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from fsdpfuzz.case.modules import Brought, Child, Node, Parameter, Place
+from fsdpfuzz.case.modules import Brought, Child, Model, Parameter, Place
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.errors import CaseError
 
@@ -18,7 +18,7 @@ MAX_PARAMETER_ELEMENTS = 2**29
 
 
 @lru_cache(maxsize=256)
-def places_of(model: Node, width: int) -> tuple[Place, ...]:
+def places_of(model: Model, width: int) -> tuple[Place, ...]:
     """All places of a model that takes ``width``, parents before children.
 
     Raises :class:`CaseError` where widths clash, or for a model beyond the bounds.
@@ -26,7 +26,7 @@ def places_of(model: Node, width: int) -> tuple[Place, ...]:
     return own_places(model, width)
 
 
-def own_places(model: Node, width: int) -> tuple[Place, ...]:
+def own_places(model: Model, width: int) -> tuple[Place, ...]:
     """The same with the very nodes of this model, not those of an equal one."""
     out = tuple(_walk(model, width, path="", at="$.model", depth=0))
     elements = sum(parameter.numel for place in out for parameter in place.parameters)
@@ -38,9 +38,10 @@ def own_places(model: Node, width: int) -> tuple[Place, ...]:
     return out
 
 
-def _walk(node: Node, width: int, *, path: str, at: str, depth: int) -> Iterator[Place]:
+def _walk(node: Model, width: int, *, path: str, at: str, depth: int) -> Iterator[Place]:
     if depth > MAX_DEPTH:
         raise CaseError(f"nested deeper than {MAX_DEPTH} levels", path=at)
+    unused = node.unused_parameters()
     yield Place(
         path=path,
         kind=node.kind(),
@@ -50,7 +51,8 @@ def _walk(node: Node, width: int, *, path: str, at: str, depth: int) -> Iterator
         depth=depth,
         json_path=at,
         parameters=tuple(
-            Parameter(join(path, name), shape) for name, shape in node.own_parameters(width)
+            Parameter(join(path, name), shape, name not in unused)
+            for name, shape in node.own_parameters(width)
         ),
         buffers=tuple(join(path, name) for name in node.own_buffers()),
     )
@@ -77,9 +79,12 @@ def _brought(inner: Brought, path: str, at: str, depth: int) -> Iterator[Place]:
         depth=depth,
         json_path=at,
         parameters=tuple(
-            Parameter(join(here, name), shape, inner.used) for name, shape in inner.parameters
+            Parameter(join(here, name), shape, inner.used and name not in inner.unused)
+            for name, shape in inner.parameters
         ),
         callable_alone=inner.callable_alone,
+        buffers=tuple(join(here, name) for name in inner.buffers),
+        alone=inner.alone,
     )
     if inner.child is not None:
         # The depth of nodes counts, not that of what they bring along.

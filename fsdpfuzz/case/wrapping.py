@@ -41,6 +41,12 @@ class Wrapping:
 
     def procedure(self) -> Procedure:
         """Checkpoints and units, the deepest first: then nothing around a module is wrapped yet."""
+        own = self.a.imported
+        if own is not None and own.wrapped:
+            shard = Global(own.function("shard"))
+            made = call("steps.modules.imported.sharded", MODEL, shard, _DEVICE)
+            only = Do(call=made, into=(MODEL,), who="fsdp")
+            return Procedure(name="shard", parameters=("model",), body=(only,), result="model")
         body: list[Statement] = []
         early: dict[tuple[str, str], Variable] = {}
         # Where one unit is all there is, the model is untouched until it is made.

@@ -17,6 +17,7 @@ from fsdpfuzz.loop import Stopped
 
 COMMANDS = (
     "fsdpfuzz.cli._run",
+    "fsdpfuzz.cli._check",
     "fsdpfuzz.cli._replay",
     "fsdpfuzz.cli._repro",
     "fsdpfuzz.cli._minimize",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fsdpfuzz.cli._options import (
+    OwnTarget,
     PythonPath,
     chosen,
     interpreter,
     known_file,
+    permitted,
     seconds_from,
     writable_parent,
 )
@@ -63,6 +66,7 @@ def minimize_command(
         Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
     python: PythonPath = None,
+    target_code: OwnTarget = None,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
     """Reduce a case, saved or written by hand, to the smallest that shows the same finding.
@@ -77,8 +81,10 @@ def minimize_command(
     writable_parent(target, "-o")
     known_path = known_file(known)
     ranks_on = interpreter(python)
+    own = permitted(target_code, [entry.case], ranks_on)
     with tempfile.TemporaryDirectory() as folder:
         settings = _settings(entry, backend, Path(folder), known_path, plant, seconds, ranks_on)
+        settings = replace(settings, target=own)
         _reduced(case, entry, key, settings, target)
 
 
@@ -91,8 +97,6 @@ def _settings(
     seconds: float,
     python: Interpreter | None,
 ) -> SessionSettings:
-    from dataclasses import replace
-
     from fsdpfuzz.loop import PROFILES, SessionSettings, resolve_machine
 
     machine = resolve_machine(backend, (entry.case.world_size,), python)
@@ -111,8 +115,6 @@ def _settings(
 def _reduced(
     path: Path, entry: Entry, key: str | None, settings: SessionSettings, target: Path
 ) -> None:
-    from dataclasses import replace
-
     from fsdpfuzz.case import encode
     from fsdpfuzz.loop import Session
 

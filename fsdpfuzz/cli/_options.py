@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,9 @@ from fsdpfuzz.errors import UsageError
 from fsdpfuzz.loop import APIS, Api, default_known
 
 if TYPE_CHECKING:
+    from fsdpfuzz.case import CaseSpec
     from fsdpfuzz.pool import Interpreter
+    from fsdpfuzz.wire import Target
 
 MAX_RANKS = 8
 KNOWN_VARIABLE = "FSDPFUZZ_KNOWN"
@@ -24,6 +26,38 @@ PythonPath = Annotated[
         "--python", metavar="PATH", help="Python whose torch the ranks use; default this one."
     ),
 ]
+
+
+OwnTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target", metavar="TARGET", help="Your file or module, for a case of `fsdpfuzz check`."
+    ),
+]
+
+
+def permitted(
+    option: str | None, cases: Iterable[CaseSpec], python: Interpreter | None
+) -> Target | None:
+    """The code that an option lets cases run; None for none.
+
+    :class:`UsageError` for a case of other code, or of what that code no longer is.
+    """
+    from fsdpfuzz.case import Imported
+    from fsdpfuzz.loop import permit, target_named, unchanged
+
+    target = None if option is None else target_named(option, "--target")
+    own = [case for case in cases if isinstance(case.model, Imported)]
+    for case in own:
+        permit(case, target)
+    if target is not None and own:
+        from fsdpfuzz.pool import look_at
+
+        size = max(case.world_size for case in own)
+        found = look_at(target, size, python)
+        for case in own:
+            unchanged(case, found.model)
+    return target
 
 
 def interpreter(option: Path | None, origin: str = "--python") -> Interpreter | None:

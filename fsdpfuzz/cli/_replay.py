@@ -11,11 +11,13 @@ import typer
 
 from fsdpfuzz.cli._bisect import answer, bisected, telling_bisect
 from fsdpfuzz.cli._options import (
+    OwnTarget,
     PythonPath,
     chosen,
     folder_named,
     interpreter,
     known_file,
+    permitted,
     usable_folder,
 )
 from fsdpfuzz.errors import CaseError, UsageError
@@ -48,6 +50,7 @@ def replay_command(
         Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
     python: PythonPath = None,
+    target: OwnTarget = None,
     bisect: Annotated[
         bool,
         typer.Option(
@@ -66,11 +69,13 @@ def replay_command(
         with telling_bisect():
             answers = [
                 answer(entry, examined)
-                for entry, examined in _replayed(paths, backend, output, known, python, plant)
+                for entry, examined in _replayed(
+                    paths, backend, output, known, python, plant, target
+                )
             ]
             raise typer.Exit(bisected(answers))
     failures = 0
-    for _, examined in _replayed(paths, backend, output, known, python, plant):
+    for _, examined in _replayed(paths, backend, output, known, python, plant, target):
         if examined is not None:
             failures += bool(examined.verdict.findings if strict else examined.news)
     raise typer.Exit(1 if failures else 0)
@@ -83,6 +88,7 @@ def _replayed(
     known: Path | None,
     python: Path | None,
     plant: str | None,
+    target: str | None,
 ) -> Iterator[tuple[Entry, Examined | None]]:
     """Each case with what came of it, which is printed; None for one that cannot run here."""
     from fsdpfuzz.loop import lacking_in_torch, resolve_machine
@@ -93,6 +99,7 @@ def _replayed(
     entries = read_all(paths)
     usable_folder(output, "--output")
     ranks_on = interpreter(python)
+    own = permitted(target, (entry.case for _, entry in entries), ranks_on)
     largest = max(entry.case.world_size for _, entry in entries)
     machine = resolve_machine(backend, (largest,), ranks_on)
     settings = SessionSettings(
@@ -103,6 +110,7 @@ def _replayed(
         torch=machine.torch,
         offers=machine.offers,
         python=ranks_on,
+        target=own,
     )
     with Session(settings) as session:
         for path, entry in entries:

@@ -9,10 +9,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from fsdpfuzz.cli._finding import finding_of, read_with_finding
-from fsdpfuzz.cli._options import PythonPath, chosen, interpreter, known_file, writable_parent
+from fsdpfuzz.cli._options import (
+    OwnTarget,
+    PythonPath,
+    chosen,
+    interpreter,
+    known_file,
+    permitted,
+    writable_parent,
+)
 from fsdpfuzz.errors import CaseError, ContractError, MachineError, PoolError, UsageError, one_line
 
 if TYPE_CHECKING:
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.reduce import Ablation
     from fsdpfuzz.repro import Context
     from fsdpfuzz.verdict import Finding
+    from fsdpfuzz.wire import Target
 
 SCRIPT = "repro.py"
 COLLECT_SECONDS = 120.0
@@ -54,6 +64,7 @@ def repro_command(
         Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
     ] = None,
     python: PythonPath = None,
+    target: OwnTarget = None,
     plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
 ) -> None:
     """Write a saved case as a script that needs torch only, to be run with torchrun.
@@ -76,17 +87,19 @@ def repro_command(
         writable_parent(to, "-o")
     defects = known_file(known)
     ranks_on = interpreter(python)
+    own = permitted(target, [entry.case], ranks_on)
     finding = finding_of(entry, case, backend, plant, ranks_on)
     told = _known_as(case, entry, finding, defects, ranks_on) if issue else ()
     ablation = None
     if ablate and finding is not None:
-        ablation = _ablation(entry, finding, backend, plant, ranks_on)
+        ablation = _ablation(entry, finding, backend, plant, ranks_on, own)
     context = context_of(
         entry,
         script=to.name if to is not None else SCRIPT,
         ablation=ablation,
         machine=_machine(ranks_on) if issue or ablate or verify or ranks_on else None,
     )
+    context = msgspec.structs.replace(context, folder=own.folder if own is not None else "")
     script = _rendered(case, entry, finding, context)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What the encoding cannot say is written as Python escapes it.
@@ -216,6 +229,7 @@ def _ablation(
     backend: str,
     plant: str | None,
     python: Interpreter | None,
+    target: Target | None,
 ) -> Ablation:
     from fsdpfuzz.cli._options import MAX_RANKS
     from fsdpfuzz.loop import Session, SessionSettings, resolve_machine
@@ -233,6 +247,7 @@ def _ablation(
             output=Path(folder),
             reruns=0,
             python=python,
+            target=target,
         )
         with Session(settings) as session:
             return ablate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -31,10 +32,12 @@ from fsdpfuzz.loop import (
     Event,
     RunSettings,
     SessionSettings,
+    Summary,
     profile_named,
     properties_named,
 )
 
+More = Callable[[Summary, Path | None], Iterable[str]]
 MAX_SEED = 2**63 - 1
 MAX_SECONDS = 366 * 86_400.0
 
@@ -146,7 +149,7 @@ def run_command(
             against=against,
         )
 
-    raise typer.Exit(_run(parts_of(backend, jobs, seed, settings_on), json, junit))
+    raise typer.Exit(run_parts(parts_of(backend, jobs, seed, settings_on), json, junit))
 
 
 def settings_from(
@@ -213,7 +216,13 @@ def settings_from(
     )
 
 
-def _run(parts: list[Part], json: Path | None, junit: Path | None) -> int:
+def run_parts(
+    parts: list[Part], json: Path | None, junit: Path | None, *, more: More | None = None
+) -> int:
+    """Runs the parts, shows what happens, writes the files; the exit code.
+
+    ``more`` gives further lines to print below the summary.
+    """
     from fsdpfuzz.cli._annotations import notes_of, wanted
     from fsdpfuzz.cli._files import Files
     from fsdpfuzz.cli._interrupt import Interrupts
@@ -244,6 +253,8 @@ def _run(parts: list[Part], json: Path | None, junit: Path | None) -> int:
         else:
             summary = campaign(parts, heeded)
     print_summary(summary, recorder.known_cases, files.report)
+    for line in more(summary, session.known) if more is not None else ():
+        print(line)
     if wanted():
         print("\n".join(notes_of(summary)))
     for fault in files.faults:

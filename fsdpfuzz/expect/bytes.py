@@ -139,6 +139,8 @@ def settled(a: Anatomy) -> bool:
     """
     if any(a.owners[tie.source] != a.owners[tie.target] for tie in a.case.ties):
         return False
+    if a.imported is not None and a.imported.wrapped:
+        return False  # of what wraps it not all is known
     sharded = True
     for op in a.case.program:
         if isinstance(op, Forward):
@@ -217,6 +219,8 @@ def waiting_bytes(a: Anatomy, op: int, rank: int, *, own: bool = False) -> int |
     gradients there are, and where they are reduced over the shards already.
     """
     told = a.case.micro_batches
+    if a.imported is not None and a.imported.wrapped:
+        return None
     if a.fsdp1 or not _all_there(a) or (told is not None and told.all_reduce_only):
         return None
     total = 0

@@ -9,6 +9,7 @@ it is not sharded, over all ranks. Prefetching changes when units are gathered, 
 the next unit in backward is gathered before the present one's gradients are reduced.
 
 Nothing is promised
+- of an imported model;
 - of a parameter in two units, of a unit that returns its very input, or of one shard only;
 - where ranks take different paths, and from a call of anything but the root, a forward whose loss
   is thrown away, or a change of ``requires_grad`` while a unit is whole, on;
@@ -135,7 +136,8 @@ class _Follower:
         scopes = reentrant_scopes(a)
         told = a.case.reduce_scatter
         return not (
-            a.split_ties
+            a.imported is not None
+            or a.split_ties
             or (told is not None and told.unused)
             or a.case.micro_batches is not None
             or identity_units(a)

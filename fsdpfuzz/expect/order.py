@@ -10,7 +10,8 @@ The check happens as a unit is about to be gathered. So nothing is promised of a
 merely ends earlier, nor of units without a common root, each of which counts for itself, nor
 where the program wraps the model anew. Nor is anything where fsdp1 takes another order for that
 of the first iteration: where a forward without a backward comes before it and goes another way,
-or where no output requires grad, so that nothing tells it of the backward.
+or where no output requires grad, so that nothing tells it of the backward. Of an imported model
+nothing is promised: its order may depend on the data.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def order_warnings(a: Anatomy) -> tuple[Deviation | None, ...] | None:
     """For each rank where fsdp1 must warn it, or None; None for all where nothing is promised."""
     if not _checks(a):
         return (None,) * a.case.world_size
-    if a.replans or not _has_common_root(a) or order_error(a) is not None:
+    if a.imported is not None or a.replans or not _has_common_root(a) or order_error(a) is not None:
         return None
     ranks = range(a.case.world_size)
     if not all(_first_is_told(a, rank) for rank in ranks):

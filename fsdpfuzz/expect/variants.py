@@ -38,8 +38,12 @@ def same_arithmetic(a: Anatomy, variant: Variant) -> bool:
     frozen = case.frozen if variant.frozen is None else variant.frozen
     if frozen != case.frozen and any(isinstance(p.node, _ATTENTION) for p in a.places):
         return False
+    if a.imported is not None and frozen != case.frozen:
+        return False
     if variant.checkpoints is None or variant.checkpoints == case.checkpoints:
         return True
+    if a.imported is not None:
+        return False  # nobody knows of which tensors gradients have several terms
     if any(c.kind in _OFFLOADS for c in (*case.checkpoints, *variant.checkpoints)):
         return False
     if _accumulates(case) and any(c.reentrant for c in (*case.checkpoints, *variant.checkpoints)):

@@ -8,7 +8,18 @@ from typing import Any
 
 import msgspec
 
-from fsdpfuzz.case import CaseSpec, Dense, Node, NodeBase, Optimizer, Simpler, Step, ZeroGrad
+from fsdpfuzz.case import (
+    CaseSpec,
+    Dense,
+    Imported,
+    Node,
+    NodeBase,
+    Optimizer,
+    Simpler,
+    Step,
+    ZeroGrad,
+    tree_of,
+)
 from fsdpfuzz.case.dimensions import on_ranks
 from fsdpfuzz.reduce import alike, simpler, usable
 from fsdpfuzz.reduce.names import size_fields
@@ -92,10 +103,12 @@ def _larger(case: CaseSpec, max_ranks: int) -> Iterator[Simpler]:
 
 
 def _wider(case: CaseSpec) -> CaseSpec:
+    if isinstance(case.model, Imported):
+        return case
     inputs = case.inputs
     if isinstance(inputs, Dense):
         inputs = replace(inputs, width=inputs.width * WIDER)
-    return replace(case, model=_wider_node(case.model), inputs=inputs)
+    return replace(case, model=_wider_node(tree_of(case.model)), inputs=inputs)
 
 
 def _wider_node(node: Node) -> Node:

@@ -27,6 +27,7 @@ from fsdpfuzz.loop._events import (
     Summary,
 )
 from fsdpfuzz.loop._folders import LATEST, RUNS, make_run_folder, point_at, run_name
+from fsdpfuzz.loop._imported import permit, target_named, unchanged
 from fsdpfuzz.loop._job import Job
 from fsdpfuzz.loop._json import RESULT_SCHEMA, summary_document, write_json
 from fsdpfuzz.loop._known import lacking_in_torch
@@ -124,6 +125,7 @@ __all__ = [
     "keep_raised",
     "lacking_in_torch",
     "make_run_folder",
+    "permit",
     "plant_launcher",
     "point_at",
     "profile_named",
@@ -136,6 +138,8 @@ __all__ = [
     "scope_now",
     "set_scope",
     "summary_document",
+    "target_named",
+    "unchanged",
     "write_json",
     "write_script",
 ]

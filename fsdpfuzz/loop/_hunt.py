@@ -35,7 +35,11 @@ class Hunt:
         self._ledger = ledger
         self._settings = settings
         scope = Scope(
-            apis=settings.apis, world_sizes=settings.world_sizes, offers=settings.session.offers
+            apis=settings.apis,
+            world_sizes=settings.world_sizes,
+            offers=settings.session.offers,
+            model=settings.model,
+            plan=settings.plan,
         )
         self._strategy = item.strategy(scope)
         self._rounds = 0

@@ -11,7 +11,7 @@ from fsdpfuzz.loop._settings import APIS, Api
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from fsdpfuzz.case import CaseSpec
+    from fsdpfuzz.case import CaseSpec, Imported, Plan
     from fsdpfuzz.strategies.drawing import Focus
 
 
@@ -23,6 +23,10 @@ class Scope:
     world_sizes: tuple[int, ...] = (2,)
     offers: tuple[str, ...] = ()
     """What of `fsdpfuzz.case.NEWER` the ranks' torch has; the rest is not drawn."""
+    model: Imported | None = None
+    """The only model to be drawn, if it is somebody's own."""
+    plan: Plan | None = None
+    """How its own code wraps it, if that is what is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,12 @@ class Property:
         # A name that is no focus is refused by `cases`.
         focus = cast("Focus", self.name)
         return cases(
-            focus=focus, apis=scope.apis, world_sizes=scope.world_sizes, offers=scope.offers
+            focus=focus,
+            apis=scope.apis,
+            world_sizes=scope.world_sizes,
+            offers=scope.offers,
+            model=scope.model,
+            plan=scope.plan,
         )
 
 

@@ -30,6 +30,7 @@ def real_ports(settings: SessionSettings) -> Ports:
                 deadlines=Deadlines(floor=profile.deadline_floor, ceiling=profile.deadline_ceiling),
                 plant=settings.plant,
                 python=python,
+                target=settings.target,
             )
 
         return make_pool

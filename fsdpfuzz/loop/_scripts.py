@@ -81,7 +81,7 @@ def _context(session: Session, found: Found, name: str, ablation: Ablation | Non
     from fsdpfuzz.pool import probe_machine
     from fsdpfuzz.repro import Context, environment_of
 
-    python = _shown_by(session, found)
+    python, target = _shown_by(session, found), session.settings.target
     return Context(
         torch=probe_machine(python).torch if python is not None else session.torch,
         backend=session.settings.backend,
@@ -89,4 +89,5 @@ def _context(session: Session, found: Found, name: str, ablation: Ablation | Non
         ablation=ablation,
         rate=f"{found.rate.failed} of {found.rate.runs}" if found.rate else "",
         script=name,
+        folder=target.folder if target is not None else "",
     )

@@ -11,6 +11,7 @@ from types import TracebackType
 from fsdpfuzz.case import CaseSpec, digest
 from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm, is_starved
 from fsdpfuzz.loop._events import CaseDone, Rate
+from fsdpfuzz.loop._imported import is_permitted, permit, wraps_itself
 from fsdpfuzz.loop._known import reason_to_skip
 from fsdpfuzz.loop._ports import HarnessError, Ports, Sighting
 from fsdpfuzz.loop._real import real_ports
@@ -136,6 +137,7 @@ class Session:
         """
         name = digest(case)
         if name not in self._cache:
+            permit(case, self.settings.target)
             self._put_on_disk(case)
             self._runs.begin(case)
             self._begun = name
@@ -174,9 +176,11 @@ class Session:
     def skips(self, case: CaseSpec) -> str | None:
         """Why a drawn case is not worth a run; None for one that is.
 
-        In a strict session all are that this machine can run. See `fsdpfuzz.loop._known`.
+        In a strict session all are that this machine can run, and so are those that wrap a model as
+        its own code does: there is no other way to try. See `fsdpfuzz.loop._known`.
         """
-        covering = () if self.settings.strict else self.covering(case)
+        strict = self.settings.strict or wraps_itself(case)
+        covering = () if strict else self.covering(case)
         backend = self.settings.backend
         reason = reason_to_skip(case, covering, backend, self.settings.offers)
         if reason is None or reason == "machine":
@@ -184,7 +188,7 @@ class Session:
         telling = self._ports.telling
         if telling is not None and telling(case, torch=self.torch, backend=backend):
             return None
-        return None if self.settings.strict else reason
+        return None if strict else reason
 
     def explained(self, examined: Examined) -> Examined:
         """The same with findings known that follow from a known defect that covers the case.
@@ -274,8 +278,9 @@ class Session:
             self._ports.archive.finish()
 
     def pending(self) -> list[CaseSpec]:
-        """The cases at which earlier runs were killed."""
-        return self._ports.archive.pending()
+        """The cases at which earlier runs were killed, but for those of code that is not named."""
+        own = self.settings.target
+        return [case for case in self._ports.archive.pending() if is_permitted(case, own)]
 
     def silent_known(self) -> tuple[str, ...]:
         """The known findings that should show on this machine and did not in this session."""
@@ -300,6 +305,7 @@ class Session:
         return error
 
     def _run(self, case: CaseSpec, *, doubt: bool = False, beside: bool = False) -> _Outcome:
+        permit(case, self.settings.target)
         begun, self._begun = self._begun, ""
         if not beside and begun != digest(case):
             self._put_on_disk(case)

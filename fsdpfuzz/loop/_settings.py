@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from fsdpfuzz.case import Imported, Plan
 from fsdpfuzz.loop._profiles import PROFILES, Profile
 from fsdpfuzz.pool import Interpreter
+from fsdpfuzz.wire import Target
 
 Backend = Literal["gloo", "nccl"]
 Api = Literal["fsdp1", "fsdp2"]
@@ -43,6 +45,8 @@ class SessionSettings:
     reruns: int = 2
     flaky_runs: int = 10
     cache_size: int = 50_000
+    target: Target | None = None
+    """Code of your own that ranks may run; None for none."""
     python: Interpreter | None = None
     """What the ranks run on; None for the controller's own."""
     against: Interpreter | None = None
@@ -68,6 +72,10 @@ class RunSettings:
     max_examples: int
     world_sizes: tuple[int, ...] = (2,)
     apis: tuple[Api, ...] = APIS
+    model: Imported | None = None
+    """The model of your own that all cases train; None to draw models, too."""
+    plan: Plan | None = None
+    """How its own code wraps it; None to draw plans."""
     round_examples: int = 8
     max_seconds: float | None = None
     notes: Path | None = None

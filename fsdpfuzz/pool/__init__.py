@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fsdpfuzz.forkserver import Interpreter, interpreter_at, own_interpreter
 from fsdpfuzz.pool._deadline import Deadlines
+from fsdpfuzz.pool._imported import Seen, look_at
 from fsdpfuzz.pool._machine import choose_backend, probe_machine
 from fsdpfuzz.pool._pool import Backend, Pool
 from fsdpfuzz.pool._signals import sigterm_exits
@@ -15,8 +16,10 @@ __all__ = [
     "Interpreter",
     "Machine",
     "Pool",
+    "Seen",
     "choose_backend",
     "interpreter_at",
+    "look_at",
     "own_interpreter",
     "probe_machine",
     "sigterm_exits",

@@ -70,7 +70,7 @@ def _probe(python: Interpreter | None) -> Machine:
         try:
             with theirs:
                 (pid,) = server.fork(_PROBE, [None], [theirs.fileno(), output.fileno()])
-            answer = _read_to_end(ours)
+            answer = read_to_end(ours)
             if server.await_end(pid, _END_SECONDS) is None:
                 server.signal([pid], signal.SIGKILL)
             return msgspec.json.decode(answer, type=Machine)
@@ -84,7 +84,8 @@ def _probe(python: Interpreter | None) -> Machine:
             ) from None
 
 
-def _read_to_end(channel: socket.socket) -> bytes:
+def read_to_end(channel: socket.socket) -> bytes:
+    """All that comes until the other end is closed; :class:`TimeoutError` if nothing does."""
     channel.settimeout(_PROBE_SECONDS)
     answer = b""
     while (data := channel.recv(1 << 16)) and len(answer) < _MAX_ANSWER:

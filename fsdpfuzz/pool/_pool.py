@@ -16,7 +16,7 @@ from fsdpfuzz.observations import Observation
 from fsdpfuzz.pool._crew import Crew
 from fsdpfuzz.pool._deadline import Deadlines, Pace
 from fsdpfuzz.pool._watch import Watch
-from fsdpfuzz.wire import DEVICES, Come, Failed, Order, Ready, Run, Setup
+from fsdpfuzz.wire import DEVICES, Come, Failed, Order, Ready, Run, Setup, Target
 
 Backend = Literal["gloo", "nccl"]
 
@@ -51,6 +51,7 @@ class Pool:
     ``plant`` names a ``module:function`` that each rank calls with its `RankEnv` before its
     first case. ``workdir`` is where the pool's private folder is made while it lives; the
     folder for temporary files by default. Ranks run on ``python``, else on the controller's own.
+    ``target`` is the only code of your own that they import.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Pool:
         plant: str | None = None,
         workdir: Path | None = None,
         python: Interpreter | None = None,
+        target: Target | None = None,
     ) -> None:
         self.world_size = world_size
         self.backend = backend
@@ -71,6 +73,7 @@ class Pool:
         """How many GPUs the ranks see."""
         self._pace = Pace(deadlines or Deadlines())
         self._plant = plant
+        self._target = target
         self._workdir = workdir
         self._python = python
         self._made_workdir = False
@@ -210,6 +213,7 @@ class Pool:
             folder=str(self._folder),
             generation=self._generation,
             plant=self._plant,
+            target=self._target,
         )
 
     def _private_folder(self, server: ForkServer) -> Path:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from fsdpfuzz.case.modules.imported import OWN
 from fsdpfuzz.case.recipe import (
     Call,
     Do,
@@ -34,6 +35,7 @@ from fsdpfuzz.case.recipe import (
 )
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.ranks._imported import function
 from fsdpfuzz.steps.averaging import average
 
 Role = Literal["fsdp", "plain", "ddp"]
@@ -198,6 +200,8 @@ class Execution:
 def resolve(name: str) -> Any:
     """The object of a dotted name; ``steps`` stands for our own room of that name."""
     parts = name.split(".")
+    if parts[0] == OWN:
+        return function(".".join(parts[1:]))
     if parts[0] == "steps":
         parts = ["fsdpfuzz", *parts]
     for length in range(len(parts) - 1, 0, -1):

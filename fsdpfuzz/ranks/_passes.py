@@ -17,10 +17,16 @@ class Pass:
 
     op: int
     index: int
-    x: Tensor
+    x: Tensor | None
+    """The inputs; None where they are no single tensor."""
     output: Tensor
     loss: Tensor
     synchronised: bool
+
+    @property
+    def input_grad(self) -> Tensor | None:
+        """The gradient of the inputs, if they have one."""
+        return None if self.x is None else self.x.grad
 
 
 @dataclass(slots=True)
@@ -37,11 +43,12 @@ class Passes:
         request = self.program[op]
         if isinstance(request, Forward):
             if request.waits:
+                x = variables["x"]
                 self._pending.append(
                     Pass(
                         op,
                         self.count,
-                        variables["x"],
+                        x if isinstance(x, Tensor) else None,
                         variables["output"],
                         variables["loss"],
                         request.sync,

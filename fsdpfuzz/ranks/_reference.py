@@ -15,7 +15,7 @@ averages gradients by itself, as the others do.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
@@ -99,7 +99,7 @@ class Recorder:
             trace.outputs.append(variables["output"].detach())
         elif isinstance(request, Backward):
             for item in finished:
-                trace.input_grads[item.index] = item.x.grad
+                trace.input_grads[item.index] = item.input_grad
             if finished[0].synchronised:
                 trace.grads[op] = self._gradients()
         elif isinstance(request, StateDict):
@@ -118,7 +118,7 @@ class Recorder:
 
     def _size(self, variables: Variables, finished: list[Pass]) -> Tensor:
         found = [variables[name].detach() for name in ("loss", "output") if name in variables]
-        found += [item.x.grad for item in finished if item.x.grad is not None]
+        found += [item.input_grad for item in finished if item.input_grad is not None]
         for p in self._named.values():
             found += [p.detach()] if p.grad is None else [p.detach(), p.grad]
         sizes = [tensor.abs().max().to(torch.float64) for tensor in found if tensor.numel()]
@@ -190,6 +190,31 @@ class Reference:
             return baselines_of(wide, single, lower)
 
         return found
+
+    def computed_buffers(self, a: Anatomy) -> frozenset[str]:
+        """Buffers of an imported model that a forward computes in floating point.
+
+        They round as activations do, as the running means of ``nn.BatchNorm1d``; all others are
+        constants, or count.
+        """
+        if a.imported is None:
+            return frozenset()
+        found = self.wide.buffers
+        return frozenset(
+            name
+            for name in a.imported.changed_buffers()
+            if name in found and found[name].is_floating_point()
+        )
+
+    def buffer_baselines(
+        self, names: Iterable[str], held: Callable[[Trace], Mapping[str, Tensor | None]]
+    ) -> dict[str, Baseline]:
+        """The baseline of each of these buffers, which ``held`` takes out of a trace."""
+        wide, single, *lower = (
+            {name: held(trace).get(name) for name in names}
+            for trace in (self.wide, self.single, *self.lower)
+        )
+        return baselines_of(wide, single, lower)
 
     def result_baselines(self, op: int, names: Iterable[str]) -> dict[str, Baseline]:
         """The baseline of each of these results at ``op``."""

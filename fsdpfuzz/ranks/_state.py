@@ -29,7 +29,7 @@ from fsdpfuzz.case import (
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect import optional_keys, state_keys
 from fsdpfuzz.observations import Comparison, WrongEntry
-from fsdpfuzz.ranks._compare import Batch
+from fsdpfuzz.ranks._compare import Batch, floor_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Variables
 from fsdpfuzz.ranks._reference import Reference
@@ -141,16 +141,28 @@ class StateWatch:
             baselines=lambda: reference.baselines("param", op),
         )
         buffers = Batch("state_dict", op, coarse, 1.0, exact=coarse == 0.0)
+        computed = reference.computed_buffers(self._a)
+        wide = reference.wide.states[op]
+        rounded = Batch(
+            "state_dict",
+            op,
+            eps,
+            floor_of({name: wide.get(name) for name in computed}),
+            baselines=lambda: reference.buffer_baselines(computed, lambda t: t.states[op]),
+        )
         for key, (shape, _) in self._forms.items():
             value = taken.values.get(key)
             if value is None or tuple(value.shape) != shape or key in self._unsettled:
+                continue
+            if key in computed:
+                rounded.add(key, value.to(self._env.device), wide.get(key))
                 continue
             parameter = key in self._parameters
             fqn = canonical(key) if parameter else key
             right = reference.value(fqn, op, exact=not (parameter and trained))
             if right is not None:
                 (params if parameter else buffers).add(fqn, value.to(right.device), right)
-        return (*params.finish(), *buffers.finish())
+        return (*params.finish(), *buffers.finish(), *rounded.finish())
 
     def _misshapen(self, op: int, values: Mapping[str, Tensor]) -> list[WrongEntry]:
         return [
@@ -190,9 +202,11 @@ class StateWatch:
             if right is not None and right.numel() != value.numel():
                 right = None
             batch.add(shard.name, value, right)
+        own = self._a.imported
         buffers = {clean_tensor_name(n): b for n, b in saved.model.named_buffers()}
         for name, buffer in loaded.model.named_buffers():
             key = clean_tensor_name(name)
-            if key in self._forms:
+            # What a forward computes from its inputs is another thing on each rank.
+            if key in self._forms and not (own and key in own.changed_buffers()):
                 batch.add(key, buffer, buffers.get(key))
         return batch.finish()

@@ -233,7 +233,7 @@ class Observer:
 
     def _compare_input_grad(self, op: int, item: Pass) -> None:
         right = self._reference.wide.input_grads.get(item.index)
-        if right is None and item.x.grad is None:
+        if right is None and item.input_grad is None:
             return
         name = f"input_grad[{item.index}]"
         batch = Batch(
@@ -243,7 +243,7 @@ class Observer:
             floor_of({name: right}),
             baselines=self._reference.baseline(name, lambda t: t.input_grads.get(item.index)),
         )
-        batch.add(name, item.x.grad, right, reduced=item.output.numel())
+        batch.add(name, item.input_grad, right, reduced=item.output.numel())
         self.comparisons.extend(batch.finish())
 
     def _note_frozen(self, shard: Shard) -> None:

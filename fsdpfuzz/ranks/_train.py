@@ -10,10 +10,12 @@ from torch._C._distributed_c10d import DebugLevel, set_debug_level
 from torch.distributed.fsdp._common_utils import clean_tensor_name
 
 from fsdpfuzz.case import (
+    EPSILON,
     Anatomy,
     CaseSpec,
     anatomy,
     cast_buffer,
+    coarsest,
     digest,
     join,
     recomputed,
@@ -22,7 +24,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.expect import same_arithmetic
 from fsdpfuzz.observations import Comparison, RankReport, Subject
-from fsdpfuzz.ranks._compare import Batch
+from fsdpfuzz.ranks._compare import Batch, floor_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Variables
 from fsdpfuzz.ranks._memory import measure
@@ -112,15 +114,29 @@ def _observe(
 def _buffers(
     a: Anatomy, variables: Variables, reference: Reference, unsettled: frozenset[str]
 ) -> tuple[Comparison, ...]:
-    batch = Batch("buffer", len(a.case.program), 0.0, 0.0, exact=True)
+    at = len(a.case.program)
+    batch = Batch("buffer", at, 0.0, 0.0, exact=True)
+    computed = reference.computed_buffers(a)
+    wide = reference.wide.buffers
+    rounded = Batch(
+        "buffer",
+        at,
+        EPSILON[coarsest(a.last.plan)],
+        floor_of({name: wide.get(name) for name in computed}),
+        baselines=lambda: reference.buffer_baselines(computed, lambda trace: trace.buffers),
+    )
     for name, buffer in variables["model"].named_buffers():
         fqn = clean_tensor_name(name)
-        if fqn not in unsettled:
+        if fqn in unsettled:
+            continue
+        if fqn in computed:
+            rounded.add(fqn, buffer.detach(), wide.get(fqn))
+        else:
             right, dtype = reference.single.buffers.get(fqn), cast_buffer(a.last, fqn)
             if right is not None and dtype is not None and right.is_floating_point():
                 right = right.to(getattr(torch, dtype))
             batch.add(fqn, buffer.detach(), right)
-    return batch.finish()
+    return (*batch.finish(), *rounded.finish())
 
 
 def recomputed_counters(a: Anatomy) -> frozenset[str]:
@@ -130,11 +146,14 @@ def recomputed_counters(a: Anatomy) -> frozenset[str]:
     reaches such a buffer is not defined (``torch.utils.checkpoint.set_checkpoint_early_stop``).
     """
     paths = recomputed(a)
+    if a.imported is not None and a.imported.wrapped:
+        paths = [""]  # what is wrapped may be recomputed, too
     return frozenset(
         join(place.path, buffer)
         for place in a.places
-        if place.node is not None and any(within(place.path, path) for path in paths)
+        if place.node is not None
         for buffer in place.node.changed_buffers()
+        if any(within(join(place.path, buffer), path) for path in paths)
     )
 
 

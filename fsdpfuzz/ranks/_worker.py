@@ -26,6 +26,7 @@ from fsdpfuzz.errors import ContractError, UsageError
 from fsdpfuzz.observations import RankReport
 from fsdpfuzz.ranks._collectives import note_collectives
 from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.ranks._imported import load
 from fsdpfuzz.ranks._raised import describe
 from fsdpfuzz.ranks._train import run_case
 from fsdpfuzz.wire import (
@@ -54,6 +55,8 @@ def main(given: bytes, channel: socket.socket) -> None:
     """Runs cases until the controller closes the channel. ``given`` is a `Setup` in JSON."""
     setup = msgspec.json.decode(given, type=Setup)
     try:
+        if setup.target is not None:
+            load(setup.target)
         env = _join(setup)
         if setup.plant is not None:
             _plant(setup.plant, env)

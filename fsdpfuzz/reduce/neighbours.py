@@ -12,6 +12,7 @@ from fsdpfuzz.case import (
     DIMENSIONS,
     CaseSpec,
     Dimension,
+    Imported,
     Simpler,
     anatomy,
     calls_by_the_book,
@@ -64,6 +65,10 @@ def _without_lost_operations(case: CaseSpec) -> CaseSpec:
 
 def usable(case: CaseSpec, neighbour: CaseSpec) -> bool:
     """Whether a neighbour can be read back, and is refused, or misuse, only if the case is."""
+    if isinstance(case.model, Imported) and case.model.wrapped:
+        same = (case.plan, case.checkpoints, case.mesh, case.frozen)
+        if same != (neighbour.plan, neighbour.checkpoints, neighbour.mesh, neighbour.frozen):
+            return False  # they are what the target's own code does
     if _unsound(neighbour) is not None or (_refused(neighbour) and not _refused(case)):
         return False
     return all(

@@ -14,6 +14,7 @@ from fsdpfuzz.case import (
     CaseSpec,
     Dense,
     Embedding,
+    Imported,
     Linear,
     Node,
     NodeBase,
@@ -24,6 +25,7 @@ from fsdpfuzz.case import (
     innermost,
     join,
     own_places,
+    tree_of,
     within,
 )
 from fsdpfuzz.errors import CaseError
@@ -50,6 +52,8 @@ class _Model:
 
 def smaller_models(case: CaseSpec) -> Iterator[CaseSpec]:
     """Cases with less of a model, the largest step first; sound ones and others."""
+    if isinstance(case.model, Imported):
+        return  # nobody but its owner can make it smaller
     model = _taken_apart(case)
     yield from _one_part(model)
     yield from _without_children(model)
@@ -71,7 +75,7 @@ def _taken_apart(case: CaseSpec) -> _Model:
         model.paths.add(place.path)
         if place.node is not None:
             model.path_of[id(place.node)] = place.path
-            model.nodes.append(place.node)
+            model.nodes.append(tree_of(place.node))
     for node in model.nodes:
         for inner in _children(node):
             model.above[id(inner)] = node
@@ -128,7 +132,7 @@ def _in_a_row(model: _Model) -> Iterator[CaseSpec]:
         node = place.node
         if node is None or isinstance(node, Sequential):
             continue
-        row = tuple(_children(node))
+        row = tuple(_children(tree_of(node)))
         if row and place.parameters:
             row += (Linear(out=place.width_out, bias=False),)
         between = [p.path for p in places if p.node is None and within(p.path, place.path)]
@@ -159,7 +163,7 @@ def _as_two_layers(model: _Model) -> Iterator[CaseSpec]:
     places = own_places(model.case.model, width)
     for place in places:
         node = place.node
-        if node is None or not place.width_in or _children(node):
+        if node is None or not place.width_in or _children(tree_of(node)):
             continue
         inner = [p.path for p in places if p.path != place.path and within(p.path, place.path)]
         layer = Linear(out=place.width_out, bias=False)
@@ -222,7 +226,8 @@ def _dense_inputs(model: _Model) -> Iterator[CaseSpec]:
 
 def _narrower(case: CaseSpec) -> Iterator[CaseSpec]:
     """The same width smaller wherever it occurs, so that what must be equal stays equal."""
-    widths = sorted({w for w in _widths(case.model) if w > 1} | _input_widths(case), reverse=True)
+    found = {w for w in _widths(tree_of(case.model)) if w > 1}
+    widths = sorted(found | _input_widths(case), reverse=True)
     if len(widths) > 1:
         for size in (1, 2, 3):
             yield _with_widths(case, dict.fromkeys(widths, size))
@@ -249,7 +254,7 @@ def _with_widths(case: CaseSpec, sizes: dict[int, int]) -> CaseSpec:
     inputs = case.inputs
     if isinstance(inputs, Dense) and inputs.width in sizes:
         inputs = replace(inputs, width=sizes[inputs.width])
-    return replace(case, model=_resized(case.model, sizes), inputs=inputs)
+    return replace(case, model=_resized(tree_of(case.model), sizes), inputs=inputs)
 
 
 def _resized(node: Node, sizes: dict[int, int]) -> Node:
@@ -303,7 +308,7 @@ def _changed(
         origin[id(made)] = id(node)
         return made
 
-    root = rebuilt(model.case.model)
+    root = rebuilt(tree_of(model.case.model))
     case = replace(model.case, model=root)
     try:
         places = own_places(root, case.inputs.width_out())

@@ -22,6 +22,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """``3 of 10`` for a finding that does not show each time."""
     script: str = "repro.py"
     """File name in the command line that the header gives."""
+    folder: str = ""
+    """Where the target of an imported model lies."""
     patience: float = 20.0
     """Seconds after which the script calls a run that does not end a hang."""
 

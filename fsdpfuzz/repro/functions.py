@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from fsdpfuzz.case.modules.imported import OWN
 from fsdpfuzz.case.recipe import (
     MODEL,
     Call,
@@ -88,12 +89,26 @@ def _parametrised(do: Do) -> Do:
                 return Variable("i")
             case Call(function, args, options) if not isinstance(function, str):
                 return Call(Variable("module"), args, options)
-            case Call("steps.checkpointing.call", args, options):
-                return Call("steps.checkpointing.call", (Variable("module"), *args[1:]), options)
+            case Call(str(function), args, options) if _calls_first(function):
+                return Call(function, (Variable("module"), *args[1:]), options)
             case _:
                 return value
 
     return replace(do, call=mapped(do.call, change))
+
+
+def _calls_first(function: str) -> bool:
+    """Whether a function is handed the module that a forward is of."""
+    if function.startswith(f"{OWN}."):
+        return function.endswith(".loss")
+    return function in _CALL_FIRST
+
+
+_CALL_FIRST = (
+    "steps.checkpointing.call",
+    "steps.modules.imported.returned",
+    "steps.modules.imported.loss_in",
+)
 
 
 def _with_forward(statement: Statement, needed: list[str], given: Sequence[str]) -> Statement:
@@ -119,7 +134,7 @@ def _shortened(
                 index = value
             if isinstance(value, Call) and not isinstance(value.function, str):
                 module = value.function
-            elif isinstance(value, Call) and value.function == "steps.checkpointing.call":
+            elif isinstance(value, Call) and _calls_first(str(value.function)):
                 module = value.args[0]
     args: list[Value] = [module, index, *(Variable(name) for name in given)]
     done = Do(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fsdpfuzz.case import Imported
 from fsdpfuzz.repro.layout import WIDTH
 
 
@@ -24,6 +25,22 @@ def import_lines(imports: Mapping[str, tuple[str, str]]) -> list[str]:
         groups[_is_torch(module)] += _from(module, _sorted(names))
     standard, others = groups[False], groups[True]
     return [*standard, *([""] if standard and others else []), *others]
+
+
+def own_imports(imports: dict[str, tuple[str, str]], own: Imported, folder: str) -> list[str]:
+    """Takes what comes from a target out of the imports; the lines that import it.
+
+    ``folder`` is where the target lies; empty where nobody knows.
+    """
+    mine = {name: what for name, what in imports.items() if what[0] == own.module_name}
+    for name in mine:
+        del imports[name]
+    lines = [""]
+    if folder:
+        imports["sys"] = ("sys", "")
+        lines.append(f"sys.path.insert(0, {folder!r})  # where {own.target} lies")
+    names = [what if what == name else f"{what} as {name}" for name, (_, what) in mine.items()]
+    return [*lines, *_from(own.module_name, sorted(names))]
 
 
 def _from(module: str, names: list[str]) -> list[str]:

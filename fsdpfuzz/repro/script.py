@@ -32,7 +32,7 @@ from fsdpfuzz.repro.context import Context
 from fsdpfuzz.repro.fold import Substitute
 from fsdpfuzz.repro.functions import called_again, calls, forwards, inlined, makes, told, with_last
 from fsdpfuzz.repro.header import header
-from fsdpfuzz.repro.imports import import_lines
+from fsdpfuzz.repro.imports import import_lines, own_imports
 from fsdpfuzz.repro.layout import laid_out, source
 from fsdpfuzz.repro.results import without_results
 from fsdpfuzz.repro.source import names_in
@@ -112,8 +112,11 @@ class _Script:
         made = tidied(made if self._reference else [single(statement) for statement in made])
         imports = {**self._imports, **quoted.imports}
         used = {node.id for statement in made for node in names_in(statement)}
-        lines = import_lines({name: what for name, what in imports.items() if name in used})
-        return "\n".join([*lines, "", source(made)])
+        wanted = {name: what for name, what in imports.items() if name in used}
+        own, lines = anatomy(self.case).imported, list[str]()
+        if own is not None:
+            lines = own_imports(wanted, own, self.context.folder)
+        return "\n".join([*import_lines(wanted), *lines, "", source(made)])
 
     def _setup(self) -> list[ast.stmt]:
         rank = Variable("rank")

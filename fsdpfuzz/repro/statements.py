@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from fsdpfuzz.case.modules.imported import OWN
 from fsdpfuzz.case.recipe import (
     Call,
     Do,
@@ -33,6 +34,13 @@ _ALIASES = {
     "torch.distributed._composable.checkpoint_activation.checkpoint": "checkpoint_in_place",
 }
 """Objects that a script calls otherwise, as most code does or because a name is taken."""
+_OWN_NAMES = {
+    "model": "make_model",
+    "batch": "make_batch",
+    "loss": "own_loss",
+    "shard": "own_shard",
+}
+"""Functions of a target, which a script must not take for its own variables."""
 _DIRECT = ("torch", "torch.nn", "torch.cuda", "torch.optim")
 """Modules whose content is written out: ``torch.float16``, ``nn.Linear``, ``torch.optim.SGD``."""
 _LOOP = "i"
@@ -177,6 +185,10 @@ class Writer:
         if is_ours(name):
             return ast.Name(name, ast.Load())
         parts = name.split(".")
+        if parts[0] == OWN:
+            alias = _OWN_NAMES[parts[-1]]
+            self.imports[alias] = (".".join(parts[1:-1]), parts[-1])
+            return ast.Name(alias, ast.Load())
         cut = next((i for i, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
         module, own, rest = ".".join(parts[:cut]), parts[cut], parts[cut + 1 :]
         found: ast.expr

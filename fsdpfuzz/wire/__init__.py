@@ -14,6 +14,7 @@ from fsdpfuzz.wire._flight import (
     Recording,
     read_recording,
 )
+from fsdpfuzz.wire._imported import Look, Looked, Target
 from fsdpfuzz.wire._machine import DEVICES, BackendName, DeviceName, Machine
 from fsdpfuzz.wire._protocol import (
     MAX_FRAME,
@@ -47,6 +48,8 @@ __all__ = [
     "FlightRecorder",
     "Frames",
     "GarbageError",
+    "Look",
+    "Looked",
     "Machine",
     "Order",
     "Ready",
@@ -54,6 +57,7 @@ __all__ = [
     "Reply",
     "Run",
     "Setup",
+    "Target",
     "bounded",
     "frame",
     "order",

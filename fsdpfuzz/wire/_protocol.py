@@ -12,6 +12,7 @@ import struct
 import msgspec
 
 from fsdpfuzz.observations import RankReport
+from fsdpfuzz.wire._imported import Target
 from fsdpfuzz.wire._machine import BackendName
 
 MAX_FRAME = 16 << 20
@@ -34,6 +35,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     generation: int
     plant: str | None = None
+    target: Target | None = None
+    """Code of your own that it may run."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):

@@ -17,6 +17,9 @@ def draw(program: Program) -> None:
     d = program.d
     if d.parting != "never" or d.a.switches or not d.trains or not d.chance(3, state_dict=12):
         return
+    own = d.a.imported
+    if own is not None and own.wrapped:
+        return  # nobody knows how else it is wrapped
     if any(p.node is not None and p.node.loses_state() for p in d.a.places):
         return
     d.pick(program.gaps[1:]).append(Rebuild(plan=_other_plan(d)))

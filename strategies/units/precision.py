@@ -28,7 +28,11 @@ def draw(d: Drawing) -> None:
     often = 16 if buffers else 10
     if not d.chance(often, fine_tune=40, memory=40) or d.apart:
         return
-    param, reduce = d.pick(_HALF), d.pick(_REDUCED)
+    own = d.a.imported
+    halves = _HALF if own is None else tuple(half for half in _HALF if half in own.computes_in)
+    if not halves:
+        return
+    param, reduce = d.pick(halves), d.pick(_REDUCED)
     buffer = param if buffers else None
     precision = Precision(param=param, reduce=reduce, buffer=buffer)
     all_units(d, "precision", precision)

@@ -40,9 +40,25 @@ FEWER = {
     r"--profile dev$": r"\g<0> --max-examples 3",
     r"^fsdpfuzz run --(python|against) \S+$": r"\g<0> --max-examples 3",
     r"fsdpfuzz-dev": "fsdpfuzz-smoke -k test_parity",
+    r"^fsdpfuzz check mymodel.py": r"\g<0> --max-examples 2",
     r"-k documents": "-k 'documents and test_fine_tune and parity'",
 }
 """What makes a command shorter."""
+MINE = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+
+def batch(step, rank):
+    return torch.randn(2, 3)
+
+def shard(model, mesh):
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+"""
+"""A model of one's own, with how it is wrapped."""
 CODES = {
     "fsdpfuzz replay": (1,),
     "fsdpfuzz repro CASE.json -o": (1,),
@@ -77,6 +93,7 @@ def folder(tmp_path: Path) -> Path:
         seed=1,
     )
     write_entry(tmp_path / "CASE.json", Entry(case=case, found=found))
+    (tmp_path / "mymodel.py").write_text(MINE)
     return tmp_path
 
 

@@ -25,6 +25,7 @@ from fsdpfuzz.case.modules.embedding import Embedding
 from fsdpfuzz.case.modules.encoder_layer import EncoderLayer
 from fsdpfuzz.case.modules.gain import Gain
 from fsdpfuzz.case.modules.idle import Idle
+from fsdpfuzz.case.modules.imported import Imported, ImportedModule, ImportedParameter
 from fsdpfuzz.case.modules.linear import Linear
 from fsdpfuzz.case.modules.lora import Lora
 from fsdpfuzz.case.modules.matrix import Matrix
@@ -36,6 +37,7 @@ from fsdpfuzz.case.modules.residual import Residual
 from fsdpfuzz.case.modules.sequential import Sequential
 from fsdpfuzz.case.modules.switch import Switch
 from fsdpfuzz.case.modules.transformer import Transformer
+from fsdpfuzz.errors import ContractError
 
 Node = (
     Linear
@@ -59,10 +61,21 @@ Node = (
     | Outputs
 )
 
+Model = Node | Imported
+"""What a case can train: a tree of nodes, or a model of somebody's own as a whole."""
+
 KINDS: dict[str, type[NodeBase]] = {kind.kind(): kind for kind in get_args(Node)}
 """All kinds of module, by name."""
 
-complete(KINDS.values())
+
+def tree_of(model: Model) -> Node:
+    """The tree of nodes that a model is; :class:`ContractError` for an imported one."""
+    if isinstance(model, Imported):
+        raise ContractError(f"{model.target} is no tree of nodes")
+    return model
+
+
+complete((*KINDS.values(), Imported))
 for _kind in KINDS.values():
     # msgspec looks the types of a struct's fields up in the struct's own module, when the first
     # decoder is made: a node that holds nodes has to find the whole union there.
@@ -97,9 +110,13 @@ __all__ = [
     "EncoderLayer",
     "Gain",
     "Idle",
+    "Imported",
+    "ImportedModule",
+    "ImportedParameter",
     "Linear",
     "Lora",
     "Matrix",
+    "Model",
     "Node",
     "NodeBase",
     "Norm",
@@ -114,4 +131,5 @@ __all__ = [
     "Switch",
     "Transformer",
     "Walk",
+    "tree_of",
 ]

@@ -20,7 +20,7 @@ from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.errors import CaseError, ContractError
 
 if TYPE_CHECKING:
-    from fsdpfuzz.case.modules import Node
+    from fsdpfuzz.case.modules import Model, Node
 
 TOKENS = 0
 """Width of the data before an embedding: there is none."""
@@ -53,7 +53,7 @@ class Place:
 
     path: str
     kind: str
-    node: Node | None
+    node: Model | None
     width_in: int
     width_out: int
     depth: int
@@ -62,6 +62,8 @@ class Place:
     buffers: tuple[str, ...] = ()
     callable_alone: bool = True
     """Whether it can be called by itself: with one tensor, for one."""
+    alone: bool = True
+    """Whether FSDP supports a unit here, and torch a checkpoint: see `ImportedModule`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,11 @@ class Brought:
     """The node that lies in it, if there is one."""
     callable_alone: bool = True
     """Whether it takes one tensor, and returns one."""
+    unused: frozenset[str] = frozenset()
+    """Names of the parameters that no forward reads, where some do."""
+    buffers: tuple[str, ...] = ()
+    alone: bool = True
+    """See `Place`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ class Walk:
     own: Callable[[str], bool]
     """Whether what the module at an FQN computes with its own parameters requires grad."""
 
-    def visit(self, node: Node, path: str, x: bool, *, grad: bool, asked: bool = True) -> Visit:
+    def visit(self, node: Model, path: str, x: bool, *, grad: bool, asked: bool = True) -> Visit:
         """A call of ``node`` at ``path``, whose input requires grad if ``x``."""
         yield Called(path, grad, x, asked)
         return (yield from node.visit(self, path, x, grad))
@@ -193,6 +200,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:
         """Name and shape of each parameter that lies in no place inside it."""
         return iter(())
+
+    def unused_parameters(self) -> frozenset[str]:
+        """Names of its own parameters that no forward reads."""
+        return frozenset()
 
     def own_ties(self) -> Iterator[tuple[str, str]]:
         """Parameters with a second name in a module inside it: both names."""

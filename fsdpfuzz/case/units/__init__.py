@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from fsdpfuzz.case.units.backward_prefetch import BackwardPrefetch
 from fsdpfuzz.case.units.base import Option
 from fsdpfuzz.case.units.cpu_offload import CpuOffload
@@ -17,6 +20,9 @@ from fsdpfuzz.case.units.reshard_after_forward import ReshardAfterForward
 from fsdpfuzz.case.units.shard_placement import Placement, ShardPlacement
 from fsdpfuzz.case.units.sharding import Sharding, ShardingOption
 from fsdpfuzz.case.units.use_orig_params import UseOrigParams
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.wrap import Unit
 
 OPTIONS: tuple[Option, ...] = (
     Grouped(),
@@ -36,4 +42,11 @@ OPTIONS: tuple[Option, ...] = (
 )
 """In the order in which they are told."""
 
-__all__ = ["OPTIONS", "Option", "Placement", "Precision", "Sharding"]
+
+def options_read(kind: type[Unit], told: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a unit of which FSDP itself tells; see `Option.read`."""
+    found = {o.name: o.read(told) for o in OPTIONS if o.name in kind.__struct_fields__}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+__all__ = ["OPTIONS", "Option", "Placement", "Precision", "Sharding", "options_read"]

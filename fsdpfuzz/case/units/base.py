@@ -45,6 +45,14 @@ class Option(Dimension):
         """The feature of a case from those of its units."""
         return one(texts)
 
+    def read(self, told: Mapping[str, Any]) -> Any:
+        """The value that a unit has of which FSDP itself tells; None for PyTorch's default.
+
+        ``told`` has the name of the strategy, whether parameters show as they were and whether
+        they lie on the CPU, and dtypes by what they are for.
+        """
+        return None
+
     def words(self, value: Any) -> str:
         """A value that is not the default, as `explain` says it."""
         return self.name if value is True else f"{self.name}={value}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsdpfuzz.case.base import on
@@ -23,6 +23,10 @@ class CpuOffload(Option):
     feature: ClassVar[Feature] = Feature(
         about="on when any unit offloads parameters", group="Sharding", values=ON
     )
+
+    def read(self, told: Mapping[str, Any]) -> Any:
+        """Where they lie."""
+        return told["on_cpu"]
 
     def text(self, value: Any) -> str:
         """``on`` or ``off``."""

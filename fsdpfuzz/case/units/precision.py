@@ -192,6 +192,11 @@ class PrecisionOption(Option):
         """Whether a unit is fsdp1's."""
         return "sharding" in unit.__struct_fields__
 
+    def read(self, told: Mapping[str, Any]) -> Any:
+        """None where no dtype is told."""
+        dtypes = {kind: name for kind, name in told["dtypes"].items() if name is not None}
+        return Precision(**dtypes) if dtypes else None
+
     def words(self, value: Any) -> str:
         """``precision(param bfloat16)``."""
         kinds = ("param", "reduce", "buffer", "output")

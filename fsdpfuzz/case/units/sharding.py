@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsdpfuzz.case.dimension import Feature
@@ -78,6 +78,10 @@ class ShardingOption(Option):
         """A hybrid strategy has a mesh."""
         if getattr(unit, "sharding", None) in HYBRID and a.case.mesh is None:
             raise CaseError("a hybrid strategy needs a mesh", path=at)
+
+    def read(self, told: Mapping[str, Any]) -> Any:
+        """The strategy of fsdp1."""
+        return told.get("strategy")
 
     def words(self, value: Any) -> str:
         """The strategy's name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsdpfuzz.case.base import on
@@ -114,6 +114,10 @@ class UseOrigParams(Option):
             ),
         ),
     )
+
+    def read(self, told: Mapping[str, Any]) -> Any:
+        """As they are shown."""
+        return told["originals"]
 
     def text(self, value: Any) -> str:
         """``on`` or ``off``."""

@@ -38,6 +38,7 @@ from fsdpfuzz.case import (
     ZeroGrad,
     check,
     is_orderly,
+    tree_of,
 )
 from fsdpfuzz.verdict import Finding
 
@@ -144,7 +145,7 @@ def without_a_child(case: CaseSpec) -> Iterator[CaseSpec]:
                         left = (*value[:i], made, *value[i + 1 :])
                         yield msgspec.structs.replace(node, **{name: left})
 
-    for model in smaller(case.model):
+    for model in smaller(tree_of(case.model)):
         yield msgspec.structs.replace(case, model=model)
 
 

@@ -1,0 +1,207 @@
+"""A model of your own: a function in your file makes it, and a case knows its structure.
+
+A case holds no code. It names the target and says which modules and parameters were found there;
+ranks build it only where the target was named on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from fsdpfuzz.case.base import Dtype, ModulePath, Name, ParameterName, Part
+from fsdpfuzz.case.modules.base import Brought, Build, Called, NodeBase, Shape, Visit, Walk
+from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.recipe import Value, call
+
+OWN = "imported"
+"""First part of the dotted name of a function of the target."""
+MAX_CALLS = 4096
+"""Calls of modules in one forward that a case lists."""
+
+Target = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.]+$")]
+Dim = Annotated[int, Meta(ge=0, le=2**40)]
+LossKind = Literal["function", "attribute", "all"]
+
+
+class ImportedParameter(Part, frozen=True, kw_only=True):
+    """A parameter: ``name`` within its module, ``tied`` the first FQN of the same parameter."""
+
+    name: Name
+    shape: Annotated[tuple[Dim, ...], Meta(max_length=16)]
+    used: bool = True
+    """Whether a backward gives it a gradient."""
+    frozen: bool = False
+    """Whether your own code freezes it."""
+    tied: ParameterName = ""
+    """Empty under its first name."""
+
+
+class ImportedModule(Part, frozen=True, kw_only=True):
+    """A module of the model. ``alone`` says that it may be a unit, or be recomputed.
+
+    That is so where it is called, puts out what requires grad, and what lies in it is used during
+    its calls only: FSDP gathers the parameters of a unit for its forward.
+    """
+
+    path: ModulePath
+    cls: Annotated[str, Meta(max_length=128)] = ""
+    """Name of its class."""
+    alone: bool = False
+    parameters: Annotated[tuple[ImportedParameter, ...], Meta(max_length=4096)] = ()
+    buffers: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
+    changed: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
+    """Those of its buffers that a forward changes."""
+
+
+class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
+    """What ``model()`` of a target makes: its modules as ``named_modules`` gives them.
+
+    It can only be the whole model, and what it computes is unknown: of FSDP's collectives, of
+    their order, and of when units are resharded nothing is promised.
+    """
+
+    classes: ClassVar[tuple[str, ...]] = ()
+    target: Target
+    """``mymodel.py``, or ``package.module``; where it lies, the command line says."""
+    modules: Annotated[tuple[ImportedModule, ...], Meta(min_length=1, max_length=512)]
+    calls: Annotated[tuple[ModulePath, ...], Meta(max_length=MAX_CALLS)] = ()
+    """The modules that a forward calls, in order, without the model itself."""
+    loss: LossKind = "all"
+    """``loss(model, batch)`` of the target, ``.loss`` of what the model returns, or all that it
+    returns."""
+    computes_in: tuple[Dtype, ...] = ()
+    """The dtypes below float32 in which it runs."""
+    random: bool = False
+    """Whether a forward in train mode draws random numbers."""
+    wrapped: bool = False
+    """Whether ``shard(model, mesh)`` of the target wraps it; the plan says what that made."""
+    loses: bool = False
+    """Whether a forward changes a buffer that a state dict does not hold, or not of each rank."""
+
+    @property
+    def module_name(self) -> str:
+        """The name under which Python imports the target."""
+        return self.target.removesuffix(".py")
+
+    def function(self, name: str) -> str:
+        """The dotted name of a function of the target."""
+        return f"{OWN}.{self.module_name}.{name}"
+
+    @property
+    def own_frozen(self) -> tuple[str, ...]:
+        """FQNs of the parameters that your own code freezes."""
+        return tuple(
+            f"{module.path}.{p.name}".lstrip(".")
+            for module in self.modules
+            for p in module.parameters
+            if p.frozen and not p.tied
+        )
+
+    @property
+    def ties(self) -> tuple[tuple[str, str], ...]:
+        """The parameters with several names: the first, and each other one."""
+        return tuple(
+            (p.tied, f"{module.path}.{p.name}".lstrip("."))
+            for module in self.modules
+            for p in module.parameters
+            if p.tied
+        )
+
+    @property
+    def root(self) -> ImportedModule:
+        """The model itself."""
+        return self.modules[0]
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """Nobody asks how wide it is."""
+        return width
+
+    def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
+        """The calls as they were seen; which of them have inputs that require grad is unknown."""
+        for inner in self.calls:
+            yield Called(inner, grad, x, asked=False)
+        return grad
+
+    def module(self, width: int, build: Build) -> Value:
+        """It stands in no other."""
+        return self.made()
+
+    def made(self) -> Value:
+        """Your own function; what it freezes the case says."""
+        made = call(self.function("model"))
+        return call(".requires_grad_", made, True) if self.own_frozen else made
+
+    def inside(self, width: int, at: str) -> Iterator[Brought]:
+        """All modules by their FQN."""
+        for module in self.modules[1:]:
+            yield Brought(
+                module.path,
+                module.cls,
+                width,
+                width,
+                parameters=tuple((p.name, p.shape) for p in module.parameters),
+                unused=frozenset(p.name for p in module.parameters if not p.used),
+                buffers=module.buffers,
+                alone=module.alone,
+                callable_alone=False,
+            )
+
+    def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:
+        """Those of the model itself."""
+        for p in self.root.parameters:
+            yield p.name, p.shape
+
+    def unused_parameters(self) -> frozenset[str]:
+        """Of these the ones without a gradient."""
+        return frozenset(p.name for p in self.root.parameters if not p.used)
+
+    def own_buffers(self) -> tuple[str, ...]:
+        """Those of the model itself."""
+        return self.root.buffers
+
+    def changed_buffers(self) -> tuple[str, ...]:
+        """Of all modules, by their FQN."""
+        return tuple(
+            f"{module.path}.{name}".lstrip(".")
+            for module in self.modules
+            for name in module.changed
+        )
+
+    def loses_state(self) -> bool:
+        """As it was seen."""
+        return self.loses
+
+    def draws_random(self) -> bool:
+        """As it was seen."""
+        return self.random
+
+    def words(self) -> list[str]:
+        """The target, and the class."""
+        return [f"{self.target}: {self.root.cls}"]
+
+
+def called_alike(counts: Sequence[Mapping[str, int]], paths: Iterable[str]) -> frozenset[str]:
+    """The modules that every forward calls equally often.
+
+    Where one depends on the data, so may those beside it: experts, of which some got no token.
+    What lies in such a module depends on it, too.
+    """
+    every = list(paths)
+    odd = {p for p in every if len({count.get(p, 0) for count in counts}) > 1}
+    holders = {p.rpartition(".")[0] for p in odd if p}
+    return frozenset(
+        p for p in every if not any(p != holder and within(p, holder) for holder in holders)
+    )
+
+
+def depends_on_data(name: str, where: str) -> str:
+    """That a parameter gets a gradient in some forwards only, in words for its owner."""
+    return (
+        f"whether {name!r} gets a gradient depends on the data: it is not the same at {where} as "
+        "before. With FSDP all ranks have to use the same parameters: one that lacks a gradient "
+        "on some rank is averaged wrongly there, or ranks wait for each other for ever. Call every "
+        "branch on every rank (an expert without tokens on an empty batch)"
+    )

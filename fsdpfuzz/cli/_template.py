@@ -1,0 +1,60 @@
+"""The file that ``fsdpfuzz check --init`` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fsdpfuzz.errors import UsageError, one_line
+
+TEMPLATE = '''"""What `fsdpfuzz check {name}` trains, with FSDP and without.
+
+The two functions model() and batch() are needed; the others may be left out.
+"""
+
+import torch
+from torch import nn
+
+
+def model():
+    """Your model without FSDP, on the CPU in float32. Small is quick: fewer, narrower layers.
+
+    Every rank calls it after torch.manual_seed(...), so all build the same one.
+    """
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def batch(step, rank):
+    """What the model is called with: a tensor, a tuple for model(*batch), a dict for
+    model(**batch). Give each rank its own. torch's random numbers are seeded before the call.
+    """
+    return torch.randn(2, 8)
+
+
+# def loss(model, batch):
+#     """The number to minimise. Without it: `.loss` of what the model returns, if there is one,
+#     else a fixed random sum of all that it returns. Call model(...) once.
+#     """
+#     return model(batch).square().mean()
+
+
+# def freeze(model):
+#     """Sets requires_grad=False on what you do not train; it is tried among other ways."""
+#     model[0].requires_grad_(False)
+'''
+
+
+def write_template(path: Path) -> None:
+    """Writes the file, to no file that is there; :class:`UsageError` where it cannot."""
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        raise UsageError(f"--init: {str(path)!r}: give the name of a Python file, as mymodel.py")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE.replace("{name}", path.name))
+    except FileExistsError:
+        raise UsageError(
+            f"--init: {str(path)!r} is there already and stays as it is; give another name"
+        ) from None
+    except OSError as error:
+        words = f"--init: {str(path)!r} cannot be written: {error.strerror}"
+        raise UsageError(one_line(words)) from None
+    print(f"{path}: written; fill in model() and batch(), then run: fsdpfuzz check {path}")

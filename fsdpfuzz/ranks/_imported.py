@@ -1,0 +1,31 @@
+"""Code of your own in a rank: imported where the command line names it, and by no case."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from fsdpfuzz.errors import ContractError
+from fsdpfuzz.wire import Target
+
+_loaded: dict[str, ModuleType] = {}
+
+
+def load(target: Target) -> ModuleType:
+    """Imports a target; from now on cases may call its functions. Raises what its code raises."""
+    sys.path.insert(0, target.folder)
+    module = importlib.import_module(target.module)
+    _loaded[target.module] = module
+    return module
+
+
+@cache
+def function(name: str) -> Any:
+    """A function of the target that was imported, by ``MODULE.NAME``."""
+    module, _, own = name.rpartition(".")
+    if module not in _loaded:
+        raise ContractError(f"a case asks for {own}() of {module}, which nobody said may be run")
+    return getattr(_loaded[module], own)

@@ -1,0 +1,88 @@
+"""A model of your own as parts of a case, and how its tensors are compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fsdpfuzz.case.modules import ImportedModule, ImportedParameter
+
+CLOSE = 1e-5
+"""How far two runs of the same may differ, relative to their largest element."""
+
+
+def modules_of(
+    model: nn.Module,
+    used: set[str],
+    trained: dict[str, bool],
+    alone: set[str],
+    changed: set[str],
+) -> list[ImportedModule]:
+    """The modules of a model as parts of a case; ``trained`` tells what its own code freezes."""
+    every = dict(model.named_parameters(remove_duplicate=False))
+    first: dict[int, str] = {}
+    for name, p in every.items():
+        first.setdefault(id(p), name)
+    made = []
+    for path, module in model.named_modules():
+        start = f"{path}." if path else ""
+        own = [name for name, p in module._parameters.items() if p is not None]
+        names = {name: first[id(every[start + name])] for name in own}
+        parameters = tuple(
+            ImportedParameter(
+                name=name,
+                shape=tuple(every[source].shape),
+                used=source in used,
+                frozen=not trained[source],
+                tied="" if source == start + name else source,
+            )
+            for name, source in names.items()
+        )
+        buffers = tuple(name for name, _ in module.named_buffers(recurse=False))
+        made.append(
+            ImportedModule(
+                path=path,
+                cls=type(module).__name__[:128],
+                alone=not path or path in alone,
+                parameters=parameters,
+                buffers=buffers,
+                changed=tuple(name for name in buffers if start + name in changed),
+            )
+        )
+    return made
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same in all."""
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def close(a: Tensor | None, b: Tensor | None, most: float) -> bool:
+    """Whether the largest difference is at most that part of the largest element."""
+    if a is None or b is None:
+        return a is b
+    if a.shape != b.shape or not a.numel():
+        return a.shape == b.shape
+    left, right = a.detach().double(), b.detach().double()
+    return bool((left - right).abs().max() <= most * (1e-6 + right.abs().max()))
+
+
+def close_all(
+    a: dict[str, Tensor | None], b: dict[str, Tensor | None], most: float = CLOSE
+) -> bool:
+    """The same of tensors by name, of which none lacks on one side."""
+    return a.keys() == b.keys() and all(close(g, b[name], most) for name, g in a.items())
+
+
+def fingerprint_of(tensors: Iterable[Any]) -> str:
+    """16 hexadecimal digits that hang on every element."""
+    found = hashlib.sha256()
+    for t in tensors:
+        if isinstance(t, Tensor):
+            found.update(f"{t.dtype} {tuple(t.shape)}".encode())
+            found.update(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -1,0 +1,371 @@
+"""Looks at code of your own, in a process of its own, without FSDP: what it is, what is wrong."""
+
+from __future__ import annotations
+
+import socket
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import FileStore
+from torch.utils._pytree import tree_leaves
+
+from fsdpfuzz.case import Plan
+from fsdpfuzz.case.modules import Imported
+from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike, depends_on_data
+from fsdpfuzz.ranks._imported import load
+from fsdpfuzz.ranks._imported_checks import Trouble, check_model, functions_of
+from fsdpfuzz.ranks._imported_parts import (
+    CLOSE,
+    close,
+    close_all,
+    equal,
+    fingerprint_of,
+    modules_of,
+)
+from fsdpfuzz.ranks._imported_plan import UnreadableError, plan_of
+from fsdpfuzz.ranks._imported_watch import Watch, standing_alone, used_outside
+from fsdpfuzz.steps.modules import imported as steps
+from fsdpfuzz.wire import Look, Looked
+
+replace = msgspec.structs.replace
+STEPS = 3
+"""Forwards that are looked at, to see whether each uses the same modules."""
+STABLE = 0.1
+"""How far gradients in a lower dtype may be from float32's, relative to their largest element: a
+model that rounding changes more than this is not tried in that dtype."""
+SAME_RULE = 1e-2
+"""How far float64 may be from float32 before it is called another computation."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """One forward and backward without FSDP."""
+
+    model: nn.Module
+    loss: Tensor
+    grads: dict[str, Tensor | None]
+    watch: Watch
+
+
+def main(given: bytes, channel: socket.socket) -> None:
+    """Sends a `Looked` in JSON through the channel."""
+    channel.sendall(msgspec.json.encode(look(msgspec.json.decode(given, type=Look))))
+
+
+def look(asked: Look) -> Looked:
+    """What there is to say of a target."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    try:
+        return _Probe(asked).looked()
+    except Trouble as trouble:
+        cause = trouble.__cause__
+        trace = "" if cause is None else "".join(traceback.format_exception(cause))
+        return Looked(trouble=str(trouble), trace=trace[-4000:])
+
+
+class _Probe:
+    def __init__(self, asked: Look) -> None:
+        self.asked = asked
+        self.name = asked.target.name
+        self.module = self._attempt("importing it", lambda: load(asked.target))
+        self.functions = functions_of(self.name, self.module)
+        self.loss = "function" if "loss" in self.functions else "all"
+
+    def looked(self) -> Looked:
+        first = self._made()
+        check_model(first)
+        self._same_again(first)
+        given = self._checked_batch()
+        if self.loss == "all":
+            self.loss = self._loss_kind(first, given)
+        run = self._train(torch.float32, 0)
+        again = self._train(torch.float32, 0)
+        if not close(run.loss, again.loss, CLOSE) or not close_all(run.grads, again.grads):
+            raise Trouble(
+                "your model is not deterministic without FSDP: two runs with equal seeds and "
+                f"inputs gave the losses {float(run.loss)!r} and {float(again.loss)!r}, or other "
+                "gradients. Draw random numbers from torch's own generator, which is seeded before "
+                "each forward"
+            )
+        self._wide(run)
+        later = [self._train(torch.float32, step) for step in range(1, STEPS)]
+        structure = self._structure(run, later)
+        plan, refused = None, ""
+        if self.asked.store:
+            (plan, refused), structure = self._plan(), replace(structure, wrapped=True)
+        return Looked(
+            refused=refused,
+            plan=msgspec.Raw(msgspec.json.encode(plan)),
+            functions=tuple(self.functions),
+            model=msgspec.Raw(msgspec.json.encode(structure)),
+            fingerprint=fingerprint_of(first.state_dict().values()),
+            inputs=fingerprint_of(t for t in tree_leaves(given) if isinstance(t, Tensor)),
+        )
+
+    def _attempt(self, what: str, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except Trouble:
+            raise
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}".strip(": ")
+            raise Trouble(f"{what} raised {said[:600]}{_where(error, self.module_file)}") from error
+
+    @property
+    def module_file(self) -> str:
+        """The target's own file, of which a line is named where something fails."""
+        return self.asked.target.name.removesuffix(".py").replace(".", "/") + ".py"
+
+    def _made(self) -> nn.Module:
+        torch.manual_seed(0)
+        made = self._attempt("model()", self.functions["model"])
+        if not isinstance(made, nn.Module):
+            raise Trouble(f"model() returned a {type(made).__name__}: return an nn.Module")
+        return made
+
+    def _same_again(self, first: nn.Module) -> None:
+        mine, other = dict(first.state_dict()), self._made().state_dict()
+        for name, value in mine.items():
+            if name not in other or not torch.equal(value, other[name]):
+                raise Trouble(
+                    f"model() is not deterministic: {name!r} differs between two calls under "
+                    "torch.manual_seed(0). Every rank must build the same model; draw its "
+                    "parameters from torch's own generator, or load them from a file"
+                )
+
+    def _checked_batch(self) -> Any:
+        rank = self.asked.rank
+        given = self._given(torch.float32, 0)
+        tensors = [t for t in tree_leaves(given) if isinstance(t, Tensor)]
+        if not tensors:
+            raise Trouble(
+                f"batch(0, {rank}) returned {type(given).__name__} without a tensor: return "
+                "tensors, in a dict for model(**batch) or a tuple for model(*batch)"
+            )
+        again = [t for t in tree_leaves(self._given(torch.float32, 0)) if isinstance(t, Tensor)]
+        if len(again) != len(tensors) or any(
+            not equal(a, b) for a, b in zip(tensors, again, strict=True)
+        ):
+            raise Trouble(
+                f"batch(0, {rank}) gave other values when it was called again: it must depend on "
+                "step and rank alone"
+            )
+        return given
+
+    def _given(self, dtype: torch.dtype, step: int) -> Any:
+        rank = self.asked.rank
+        return self._attempt(
+            f"batch({step}, {rank})",
+            lambda: steps.given(self.functions["batch"], 0, step, rank, torch.device("cpu"), dtype),
+        )
+
+    def _loss_kind(self, model: nn.Module, given: Any) -> str:
+        """Where the loss comes from, where there is no ``loss(model, batch)``."""
+        with torch.no_grad():
+            found = self._attempt(
+                "calling model() on batch(0, 0)", lambda: steps.called(model, given)
+            )
+        loss = found.get("loss") if isinstance(found, dict) else getattr(found, "loss", None)
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            return "attribute"
+        leaves = tree_leaves(vars(found) if hasattr(found, "__dataclass_fields__") else found)
+        if not any(isinstance(t, Tensor) and t.is_floating_point() for t in leaves):
+            raise Trouble(
+                f"your model returned {type(found).__name__} without a floating-point tensor, so "
+                "there is nothing to minimise: write loss(model, batch), which returns one number"
+            )
+        return "all"
+
+    def _train(self, dtype: torch.dtype, step: int, *, quiet: bool = False) -> _Run:
+        """A forward and a backward; ``quiet`` leaves what is raised as it is."""
+        model = self._made().requires_grad_(True).to(dtype)
+        given = self._given(dtype, step)
+        watch = Watch(model)
+
+        def forward() -> Tensor:
+            torch.manual_seed(step)
+            with watch.following():
+                loss: Tensor = self._loss(model, given)
+                return loss
+
+        name = str(dtype).removeprefix("torch.")
+        attempt = (lambda _, act: act()) if quiet else self._attempt
+        loss = attempt(f"training your model without FSDP, in {name},", forward)
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+            raise Trouble(
+                f"loss(model, batch) returned {_kind(loss)}: return one floating-point number"
+            )
+        if not loss.requires_grad:
+            raise Trouble(
+                "the loss does not require grad although all parameters do: nothing would be "
+                "trained. Is something detached, or computed under torch.no_grad()?"
+            )
+        attempt(f"backward of your loss without FSDP, in {name},", loss.backward)
+        grads = {n: p.grad for n, p in model.named_parameters()}
+        return _Run(model, loss.detach(), grads, watch)
+
+    def _loss(self, model: nn.Module, given: Any) -> Any:
+        match self.loss:
+            case "function":
+                return self.functions["loss"](model, given)
+            case "attribute":
+                return steps.loss_in(model, given)
+            case _:
+                return steps.returned(model, given).square().mean()
+
+    def _wide(self, run: _Run) -> None:
+        """Float64 must come to the same, or nothing says what is right."""
+        try:
+            wide = self._train(torch.float64, 0, quiet=True)
+        except Trouble:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise Trouble(
+                f"your model cannot run in float64: {said[:400]}{_where(error, self.module_file)}. "
+                "What is right is measured there, so nothing can be checked. Make tensors in the "
+                "dtype of their input (torch.zeros(..., dtype=x.dtype)) instead of float32"
+            ) from error
+        if not close(run.loss, wide.loss, SAME_RULE):
+            raise Trouble(
+                f"in float64 your model computes something else: the loss is {float(wide.loss)!r}, "
+                f"in float32 {float(run.loss)!r}. Random numbers that depend on the dtype, as "
+                "torch.rand_like(x) or dropout in attention, do that: turn them off for the check"
+            )
+
+    def _structure(self, run: _Run, later: Sequence[_Run]) -> Imported:
+        plain, watches = self._made(), [run.watch, *(other.watch for other in later)]
+        plain.to(torch.float32)
+        own = {n: p.requires_grad for n, p in plain.named_parameters()}
+        if "freeze" in self.functions:
+            self._attempt("freeze(model)", lambda: self.functions["freeze"](plain))
+            own = {n: p.requires_grad for n, p in plain.named_parameters()}
+        evaluated = Watch(run.model)
+        run.model.eval()
+        with torch.no_grad(), evaluated.following():
+            given = self._given(torch.float32, 0)
+            self._attempt("your model in eval mode", lambda: self._loss(run.model, given))
+        run.model.train()
+        every = [*watches, evaluated]
+        outside = used_outside(every)
+        if not run.watch.times[""]:
+            raise Trouble(
+                "loss(model, batch) never calls the model itself: FSDP gathers parameters when "
+                "model(...) is called, not for its other methods"
+            )
+        if outside:
+            raise Trouble(
+                f"{outside!r} is used while the model is not called: FSDP gathers parameters for "
+                "model(...) only, so loss() must not use them"
+            )
+        if run.watch.calls[:1] != [""] or run.watch.times[""] > 1:
+            raise Trouble("loss(model, batch) has to call the model once")
+        changed, random, loses = self._effects(plain)
+        alone = standing_alone(run.model, every)
+        runs = [run, *later]
+        self._check_steady(runs)
+        paths = [name for name, _ in plain.named_modules()]
+        alone &= called_alike([r.watch.times for r in runs], paths)
+        used = {n for n, g in run.grads.items() if g is not None}
+        return Imported(
+            target=self.name,
+            modules=tuple(modules_of(plain, used, own, alone, changed)),
+            calls=tuple(run.watch.calls[1 : MAX_CALLS + 1]),
+            loss=self.loss,  # type: ignore[arg-type]
+            computes_in=() if changed or random else self._low_dtypes(run),  # type: ignore[arg-type]
+            random=random,
+            loses=loses,
+        )
+
+    def _plan(self) -> tuple[Plan, str]:
+        """What ``shard`` makes of the model, on all ranks together, and whether FSDP refuses it."""
+        asked = self.asked
+        store = FileStore(asked.store, asked.world_size)
+        dist.init_process_group("gloo", store=store, rank=asked.rank, world_size=asked.world_size)
+        model, shard = self._made(), self.functions["shard"]
+        cpu = torch.device("cpu")
+        try:
+            wrapped = steps.sharded(model, shard, cpu)
+        except Exception as error:
+            raise Trouble(_of_shard(error, self.module_file)) from error
+        if not isinstance(wrapped, nn.Module):
+            words = f"shard(model, mesh) returned {_kind(wrapped)}: return the model, or None"
+            raise Trouble(words)
+        try:
+            plan = plan_of(wrapped)
+        except UnreadableError as error:
+            raise Trouble(f"shard(model, mesh) {error}") from None
+        return plan, self._refusal(wrapped)
+
+    def _refusal(self, wrapped: nn.Module) -> str:
+        """What FSDP says against it when it is called, as documented; empty if nothing."""
+        try:
+            self._loss(wrapped, self._given(torch.float32, 0)).backward()
+        except (ValueError, NotImplementedError) as error:
+            return f"{type(error).__name__}: {error}"
+        except Exception:  # which training it will show, and make a finding of
+            return ""
+        return ""
+
+    def _check_steady(self, runs: Sequence[_Run]) -> None:
+        """Which parameters get a gradient must not depend on the data."""
+        lacking = [{n for n, g in r.grads.items() if g is None} for r in runs]
+        for step, names in enumerate(lacking):
+            if names != lacking[0]:
+                raise Trouble(depends_on_data(min(names ^ lacking[0]), f"step {step}"))
+
+    def _effects(self, model: nn.Module) -> tuple[set[str], bool, bool]:
+        """Buffers that a forward changes; whether it draws random numbers, or loses state."""
+        given = self._given(torch.float32, 0)
+        before = {n: b.clone() for n, b in model.named_buffers()}
+        torch.manual_seed(0)
+        state = torch.get_rng_state()
+        with torch.no_grad():
+            self._loss(model, given)
+        random = not torch.equal(state, torch.get_rng_state())
+        after = dict(model.named_buffers())
+        changed = {n for n, b in after.items() if n not in before or not equal(b, before[n])}
+        computed = any(after[n].is_floating_point() for n in changed)
+        return changed, random, computed or not changed.issubset(model.state_dict())
+
+    def _low_dtypes(self, plain: _Run) -> tuple[str, ...]:
+        """Those in which it runs, and in which rounding does not decide what comes out."""
+        found = []
+        for name in ("bfloat16", "float16"):
+            try:
+                run = self._train(getattr(torch, name), 0, quiet=True)
+            except Exception:  # it does not run in that dtype, for whatever reason
+                continue
+            if torch.isfinite(run.loss) and close_all(run.grads, plain.grads, STABLE):
+                found.append(name)
+        return tuple(found)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)} and {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
+def _where(error: BaseException, file: str) -> str:
+    """The line of the target at which it failed."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(file)]
+    if isinstance(error, SyntaxError) and error.filename and error.filename.endswith(file):
+        return f" [{file}:{error.lineno}]"
+    return f" [{file}:{frames[-1].lineno}]" if frames else ""
+
+
+def _of_shard(error: Exception, file: str) -> str:
+    said = f"shard(model, mesh) raised {type(error).__name__}: {error}{_where(error, file)}"
+    if "non-CPU accelerator" in str(error):
+        said += ". To run here, too, give FullyShardedDataParallel device_id=torch.device("
+        said += "mesh.device_type)"
+    return said

@@ -1,0 +1,120 @@
+"""What a forward of a model of your own does: which modules it calls, what they put out and use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fsdpfuzz.case import within
+
+_AS_A_WHOLE = (
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.TransformerDecoderLayer,
+    nn.TransformerEncoderLayer,
+)
+"""Modules of torch that read parameters of those in them, on some of their ways at least."""
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows forwards: calls in order, and inside which calls each parameter is used."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[str] = []
+        self.times: Counter[str] = Counter()
+        self.odd: set[str] = set()
+        """Modules that FSDP cannot wrap: they return their input, change it, or give no tensor."""
+        self.uses: dict[str, set[frozenset[str]]] = {}
+        """For each parameter the calls that were under way when it was used."""
+        self._names = {id(p): name for name, p in model.named_parameters()}
+        self._model = model
+        self._open: list[tuple[str, list[tuple[Tensor, int]]]] = []
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follows what is called meanwhile."""
+        handles = []
+        for name, module in self._model.named_modules():
+            handles.append(module.register_forward_pre_hook(self._enter(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(self._leave))
+        try:
+            with self:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, name: str) -> Any:
+        def enter(_: nn.Module, args: Any, kwargs: Any) -> None:
+            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+            self.calls.append(name)
+            self.times[name] += 1
+            self._open.append((name, [(t, t._version) for t in given]))
+
+        return enter
+
+    def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
+        name, given = self._open.pop()
+        made = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        same = any(t is g for t in made for g, _ in given)
+        changed = any(g.requires_grad and g._version != version for g, version in given)
+        if same or changed or not any(t.requires_grad for t in made):
+            self.odd.add(name)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for leaf in tree_leaves((args, kwargs or {})):
+            name = self._names.get(id(leaf))
+            if name is not None:
+                self.uses.setdefault(name, set()).add(frozenset(n for n, _ in self._open))
+        return func(*args, **(kwargs or {}))
+
+
+def standing_alone(model: nn.Module, watches: list[Watch]) -> set[str]:
+    """The modules that a unit of FSDP can be made of; the first watch was in train mode.
+
+    A tied parameter is used under each of its names: by which, the module tells that is called.
+    """
+    first = watches[0]
+    every = Counter(name for name, _ in model.named_modules(remove_duplicate=False))
+    paths: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        paths.setdefault(id(module), []).append(name)
+    shared = {name for names in paths.values() if len(names) > 1 for name in names}
+    whole = [name for name, module in model.named_modules() if isinstance(module, _AS_A_WHOLE)]
+    called = {
+        n
+        for n in every
+        if first.times[n]
+        and n not in first.odd
+        and n not in shared
+        and not any(n != path and within(n, path) for path in whole)
+    }
+    held: dict[int, list[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        held.setdefault(id(p), []).append(name)
+    for names in held.values():
+        uses: set[frozenset[str]] = set()
+        for watch in watches:
+            uses.update(*(watch.uses.get(name, set()) for name in names))
+        for path in list(called):
+            inside = [n for n in names if within(n, path)]
+            others = {n.rpartition(".")[0] for n in names if n not in inside}
+            if inside and any(path not in open_ and not others & open_ for open_ in uses):
+                called.discard(path)
+    return called
+
+
+def used_outside(watches: list[Watch]) -> str:
+    """A parameter that is used while the model itself is not called; empty if there is none."""
+    for watch in watches:
+        for name, uses in watch.uses.items():
+            if any("" not in open_ for open_ in uses):
+                return name
+    return ""

@@ -1,0 +1,50 @@
+"""What the controller and a process say to each other about code of your own."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose code may be run: named on the command line, and nowhere else.
+
+    ``name`` is what cases call it: ``mymodel.py``, or ``package.module``. ``folder`` is where
+    Python finds it.
+    """
+
+    name: str
+    folder: str
+
+    @property
+    def module(self) -> str:
+        """The name under which Python imports it."""
+        return self.name.removesuffix(".py")
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks a process to look at a target as one rank of several."""
+
+    target: Target
+    rank: int
+    world_size: int
+    store: str = ""
+    """A file by which the ranks find each other, to look at ``shard(model, mesh)``, too."""
+
+
+class Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """What it found: the model's structure as part of a case, or what is wrong, in words."""
+
+    trouble: str = ""
+    trace: str = ""
+    """The end of the traceback, of what your code raised."""
+    model: msgspec.Raw = msgspec.Raw(b"null")
+    plan: msgspec.Raw = msgspec.Raw(b"null")
+    """What ``shard(model, mesh)`` makes, as part of a case."""
+    refused: str = ""
+    """What FSDP says against that when the model is called, as documented."""
+    functions: tuple[str, ...] = ()
+    """Those of the target that are known."""
+    fingerprint: str = ""
+    """Of all that ``model()`` has set in parameters and buffers."""
+    inputs: str = ""
+    """Of what ``batch()`` gave."""

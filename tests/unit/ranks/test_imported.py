@@ -1,0 +1,163 @@
+"""What is found out about code of somebody's own before FSDP has to do with it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import Imported
+from fsdpfuzz.errors import ContractError
+from fsdpfuzz.ranks import _imported
+from fsdpfuzz.ranks._imported_probe import look
+from fsdpfuzz.wire import Look, Looked, Target
+
+HEAD = """
+import torch
+from torch import nn
+calls = [0]
+def model():
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+def batch(step, rank):
+    return torch.randn(2, 3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name.startswith("own_"):
+            del sys.modules[name]
+    _imported._loaded.clear()
+    _imported.function.cache_clear()
+
+
+def looked(folder: Path, text: str, rank: int = 0) -> Looked:
+    name = f"own_{folder.name.replace('-', '_')}"
+    (folder / f"{name}.py").write_text(text)
+    target = Target(name=f"{name}.py", folder=str(folder))
+    return look(Look(target=target, rank=rank, world_size=2))
+
+
+def structure(folder: Path, text: str) -> Imported:
+    found = looked(folder, text)
+    assert not found.trouble, found.trace
+    return msgspec.json.decode(found.model, type=Imported)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def model(): pass", r"no function batch\(\)"),
+        ("import gone_for_ever", "importing it raised ModuleNotFoundError.*gone_for_ever"),
+        ("x = (", r"importing it raised SyntaxError.*\.py:1\]"),
+        (HEAD + "def model(): return 3", "returned a int: return an nn.Module"),
+        (HEAD + "def model(size): return nn.Linear(size, 2)", r"must be model\(\)"),
+        (HEAD + "def model(): return nn.Tanh()", "without parameters"),
+        (HEAD + "def model(): return nn.Linear(3, 2).double()", "return the model in float32"),
+        (
+            HEAD + "import random\ndef model():\n    m = nn.Linear(3, 2)\n"
+            "    m.bias.data.fill_(random.random())\n    return m",
+            "model.* is not deterministic: 'bias'",
+        ),
+        (HEAD + "def batch(step, rank): return 3", "without a tensor"),
+        (
+            HEAD
+            + "def batch(step, rank):\n    calls[0] += 1\n    return torch.ones(2, 3) * calls[0]",
+            "gave other values",
+        ),
+        (HEAD + "def batch(step, rank): return torch.ones(2, 5)", "raised RuntimeError: mat1"),
+        (
+            HEAD + "def loss(model, batch):\n    calls[0] += 1\n"
+            "    return model(batch).mean() * calls[0]",
+            "not deterministic without FSDP: two runs",
+        ),
+        (HEAD + "def loss(model, batch): return model(batch)", r"shape \[2, 2\]"),
+        (HEAD + "def loss(model, batch): return model(batch).mean().detach()", "require grad"),
+        (
+            HEAD + "def loss(model, batch): return (model(batch) @ torch.ones(2)).mean()",
+            "cannot run in float64",
+        ),
+        (
+            HEAD + "def loss(model, batch): return model(batch).mean() * model[0].bias.sum()",
+            "'0.bias' is used while the model is not called",
+        ),
+        (
+            HEAD + "def loss(model, batch): return model[2](model[0](batch)).mean()",
+            "never calls the model itself",
+        ),
+        (
+            HEAD + "class Net(nn.Module):\n"
+            "    def __init__(self):\n        super().__init__()\n"
+            "        self.a, self.b = nn.Linear(3, 2), nn.Linear(3, 2)\n"
+            "    def forward(self, x):\n        return self.a(x) if x[0, 0] > 0 else self.b(x)\n"
+            "def model(): return Net()\n"
+            "def batch(step, rank): return torch.ones(2, 3) * (-1) ** step",
+            "gets a gradient depends on the data",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_words(text: str, said: str, tmp_path: Path) -> None:
+    found = looked(tmp_path, text)
+    assert re.search(said, found.trouble, re.DOTALL), found.trouble
+
+
+def test_a_structure(tmp_path: Path) -> None:
+    made = structure(
+        tmp_path,
+        HEAD
+        + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+        self.bent = nn.Linear(3, 3)
+        self.lent = nn.Linear(3, 3)
+        self.b = nn.Linear(3, 3)
+        self.b.weight = self.a.weight
+        self.norm = nn.BatchNorm1d(3)
+        self.drop = nn.Dropout(0.5)
+        self.same = nn.Identity()
+        self.spare = nn.Linear(2, 2)
+    def forward(self, x):
+        x = self.lent(x) + self.lent.bias
+        x = self.drop(self.norm(self.same(self.b(self.a(x)))))
+        return {"y": x @ self.bent.weight + self.bent.bias, "n": torch.tensor(3)}
+def model(): return Net()
+def freeze(model): model.norm.requires_grad_(False)
+def batch(step, rank): return {"x": torch.randn(4, 3)}
+""",
+    )
+    modules = {m.path: m for m in made.modules}
+    assert {path for path, m in modules.items() if m.alone} == {"", "a", "b", "norm", "drop"}
+    assert made.ties == (("a.weight", "b.weight"),)
+    assert made.own_frozen == ("norm.weight", "norm.bias")
+    assert not any(p.used for p in modules["spare"].parameters)
+    assert all(p.used for p in modules["bent"].parameters)
+    assert modules["norm"].changed == ("running_mean", "running_var", "num_batches_tracked")
+    assert made.calls == ("lent", "a", "b", "same", "norm", "drop")
+    assert made.random
+    assert made.loses
+    assert made.computes_in == ()
+    assert made.loss == "all"
+
+
+def test_what_is_minimised_and_in_which_dtypes(tmp_path: Path) -> None:
+    made = structure(tmp_path, HEAD + "def loss(model, batch): return model(batch).mean()")
+    assert made.loss == "function"
+    assert "bfloat16" in made.computes_in
+
+
+def test_only_what_was_loaded_can_be_called(tmp_path: Path) -> None:
+    (tmp_path / "own_functions.py").write_text("def model(): return 7")
+    with pytest.raises(ContractError, match="nobody said may be run"):
+        _imported.function("own_functions.model")
+    _imported.load(Target(name="own_functions.py", folder=str(tmp_path)))
+    assert _imported.function("own_functions.model")() == 7
