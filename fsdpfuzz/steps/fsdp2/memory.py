@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
-from fsdpfuzz.steps.fsdp2.units import units
 from fsdpfuzz.steps.shards import storage_bytes
 
 
 def fsdp_params(model: nn.Module) -> Iterator[Any]:
     """FSDP's own records of the parameters that units manage."""
-    for _, unit in units(model):
-        state = unit._get_fsdp_state()
+    # Modules of one unit have one state.
+    for state in {u._get_fsdp_state(): u for u in model.modules() if isinstance(u, FSDPModule)}:
         # Some versions of torch let a unit have several groups.
         groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
         for group in filter(None, groups):
