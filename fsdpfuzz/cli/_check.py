@@ -32,10 +32,6 @@ EXAMPLES = 100
 PROPERTIES = ("parity", "state_dict", "checkpoint", "fine_tune", "memory")
 """All but the order of execution, of which nothing is known in a model of your own."""
 AS_IS = ("parity", "state_dict", "memory")
-_NO_AROUND = (
-    "--around, which will be the default beside a shard(model, mesh), is not there yet: --as-is "
-    "trains the model as your shard wraps it, --anyhow wraps it in many ways"
-)
 
 
 def add(app: typer.Typer) -> None:
@@ -61,9 +57,6 @@ def check_command(
     ] = False,
     as_is: Annotated[
         bool, typer.Option("--as-is", help="Train it as your shard(model, mesh) wraps it.")
-    ] = False,
-    around: Annotated[
-        bool, typer.Option("--around", help="Your shard with small changes: not there yet.")
     ] = False,
     max_examples: Annotated[
         int,
@@ -140,12 +133,8 @@ def check_command(
     if init:
         write_template(Path(target))
         return
-    depths = {"--anyhow": anyhow, "--as-is": as_is, "--around": around}
-    depth = [name for name, on in depths.items() if on]
-    if len(depth) > 1:
-        raise UsageError(f"{' and '.join(depth)}: give one of them")
-    if around:
-        raise UsageError(_NO_AROUND)
+    if anyhow and as_is:
+        raise UsageError("--anyhow and --as-is: give one of them")
     if json is not None:
         writable_parent(json, "--json")
     if junit is not None:
@@ -168,9 +157,10 @@ def check_command(
     )
     settings = replace(settings, session=replace(settings.session, target=chosen))
     seen = _seen(settings, chosen, as_is=as_is)
-    if not any(depths.values()) and "shard" in seen.functions:
+    if not (anyhow or as_is) and "shard" in seen.functions:
         raise UsageError(
-            f"{chosen.name} has shard(model, mesh): give --as-is or --anyhow. {_NO_AROUND}"
+            f"{chosen.name} has shard(model, mesh): give --as-is, which trains the model as that "
+            "wraps it, or --anyhow, which wraps it in many ways"
         )
     mistakes = tuple(advice(seen))
     for note in (*seen.notes, *mistakes):

@@ -84,7 +84,6 @@ def test_a_shard_that_parts_a_tie_is_told(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("gone.py",), "there is no file 'gone.py'"),
-        (("mine.py", "--around"), "--around, which will be the default"),
         (("mine.py", "--as-is", "--anyhow"), "give one of them"),
         (("mine.py",), "no function batch() in mine.py"),
         (("--init", "my-model.py"), "give the name of a Python file"),
