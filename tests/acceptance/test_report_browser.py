@@ -206,10 +206,12 @@ def test_the_report_of_a_run_that_goes_on_loads_itself_again(
     going_on = msgspec.structs.replace(record, exit_code=None)
     write_report(path, going_on)
     refreshes = "document.querySelector('meta[name=fsdpfuzz-refresh]')"
-    path.write_text(re.sub(r'(refresh" content=")\d+', r"\g<1>0.2", path.read_text()))
+    path.write_text(re.sub(r'(refresh" content=")\d+', r"\g<1>2", path.read_text()))
     page.open(path.as_uri(), width=1440)
-    page.evaluate("document.querySelector('details').open = true")
-    page.evaluate("document.querySelector('#heat-2').checked = true")
+    # At once: the page may be loaded again between two commands.
+    page.evaluate(
+        "document.querySelector('details').open = document.querySelector('#heat-2').checked = true"
+    )
     write_report(path, record)
     page.until(f"document.readyState === 'complete' && {refreshes} === null")
     assert page.evaluate("document.querySelector('details').open") is True

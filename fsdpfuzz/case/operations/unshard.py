@@ -88,11 +88,12 @@ class Unshard(OperationBase, tag="unshard", frozen=True, kw_only=True):
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
-        """At once."""
-        program, replace = case.program, msgspec.structs.replace
-        if any(isinstance(op, Unshard) and op.async_op for op in program):
-            plain = (
-                replace(op, async_op=False, wait=False) if isinstance(op, Unshard) else op
-                for op in program
+        """Without waiting; then at once."""
+        replace = msgspec.structs.replace
+        for name, words in (("wait", "waiting for an unshard"), ("async_op", "async_op")):
+            plain = tuple(
+                replace(op, **{name: False}) if isinstance(op, Unshard) else op
+                for op in case.program
             )
-            yield Simpler(replace(case, program=tuple(plain)), "async_op")
+            if plain != case.program:
+                yield Simpler(replace(case, program=plain), words)
