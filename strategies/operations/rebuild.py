@@ -7,6 +7,7 @@ from importlib import import_module
 import msgspec
 
 from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, foreseen_rejections
+from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.strategies import wrap
 from fsdpfuzz.strategies.drawing import Drawing, all_units
 from fsdpfuzz.strategies.operations.program import Program
@@ -22,7 +23,10 @@ def draw(program: Program) -> None:
         return  # nobody knows how else it is wrapped
     if any(p.node is not None and p.node.loses_state() for p in d.a.places):
         return
-    d.pick(program.gaps[1:]).append(Rebuild(plan=_other_plan(d)))
+    gap, plan = d.pick(program.gaps[1:]), _other_plan(d)
+    if calls_below_the_root(program.operations()):
+        plan = d.case.plan  # under another one, the module might not be called by itself
+    gap.append(Rebuild(plan=plan))
 
 
 def _other_plan(d: Drawing) -> Plan:
