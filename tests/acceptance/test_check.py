@@ -69,7 +69,7 @@ def test_a_fault_is_found_and_shown_by_a_script_that_imports_the_file(tmp_path: 
 def test_a_shard_that_parts_a_tie_is_told(tmp_path: Path) -> None:
     plain = fsdpfuzz("check", OWN / "split_tie.py", *GLOO, cwd=tmp_path)
     assert plain.returncode == 2
-    assert "has shard(model, mesh): give --as-is or --anyhow" in plain.stderr
+    assert "has shard(model, mesh): give --as-is, which" in plain.stderr
     done = fsdpfuzz(
         "check", OWN / "split_tie.py", "--as-is", *GLOO, "--max-examples", "2", cwd=tmp_path
     )
