@@ -14,18 +14,23 @@ campaign() { # NAME SECONDS, then options of `fsdpfuzz run`
   shift 2
   echo "== $name: $*"
   # Reducing goes on after the time for drawing; a signal then ends it in good order.
-  timeout -s INT $((seconds + 60)) python3 -m fsdpfuzz run --seed "$seed" --max-seconds "$seconds" \
+  timeout -s INT $((seconds + 40)) python3 -m fsdpfuzz run --seed "$seed" --max-seconds "$seconds" \
     --output "$out/$name" --json "$out/$name.json" "$@"
   echo "== $name exited with $?"
 }
 
 CUDA_VISIBLE_DEVICES='' campaign gloo-one 20 --backend gloo
-CUDA_VISIBLE_DEVICES='' campaign gloo-auto 120 --backend gloo --jobs auto --max-examples 20000
+CUDA_VISIBLE_DEVICES='' campaign gloo-auto 130 --backend gloo --jobs auto --max-examples 20000
 campaign nccl-one 20 --backend nccl
 campaign nccl-4 110 --backend nccl --jobs 4 --max-examples 4000
+# Side by side: one needs GPUs, the other processors.
+for backend in nccl gloo; do
+  timeout -s INT 95 python3 -m fsdpfuzz corpus known check --backend "$backend" \
+    >"$out/known-$backend.txt" 2>&1 &
+done
+wait
 for backend in nccl gloo; do
   echo "== known defects on $backend"
-  timeout -s INT 100 python3 -m fsdpfuzz corpus known check --backend "$backend" >"$out/known-$backend.txt" 2>&1
   cat "$out/known-$backend.txt"
 done
 rm -rf "$work"
