@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.case import Checkpoint, Dense, RequiresGrad, Variant, mixed_units
+from fsdpfuzz.case import Checkpoint, Dense, RequiresGrad, Variant, anatomy, mixed_units
+from fsdpfuzz.case.checkpoints import cut_gradients
 from fsdpfuzz.strategies import checkpoints
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -32,13 +33,18 @@ def _recomputed(d: Drawing) -> None:
         forms.append(checkpoints.placement(d))
     if isinstance(case.inputs, Dense) and any(c.reentrant for form in forms for c in form):
         d.put(inputs=msgspec.structs.replace(case.inputs, requires_grad=True))
-    elif any(op.saves_optimizer for op in case.program) or case.reduce_scatter is not None:
-        # Around tokens a reentrant one may leave parameters without gradients: without state, or
-        # reduced as zeros, which an optimizer may take for something else.
-        forms = [checkpoints.not_reentrant(form) for form in forms]
+    if cut_gradients(d.a, plain=True):
+        return
+    forms = [_uncut(d, form) for form in forms]
     forms = [form for form in dict.fromkeys(forms) if form != case.checkpoints]
     found = (Variant(name=n, checkpoints=f) for n, f in zip(_NAMES, forms, strict=False))
     d.put(twins=tuple(found))
+
+
+def _uncut(d: Drawing, form: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
+    """The form, not reentrant where it would leave out gradients that the case has."""
+    run = anatomy(msgspec.structs.replace(d.case, checkpoints=form))
+    return checkpoints.not_reentrant(form) if cut_gradients(run, plain=True) else form
 
 
 def _held_out(d: Drawing) -> None:

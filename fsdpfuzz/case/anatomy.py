@@ -222,12 +222,15 @@ class Anatomy:
         """Each operation with its index and the situation in which ``rank`` runs it."""
         return situations(self, rank)
 
-    def calls(self, op: Forward, now: Situation) -> Iterator[Called]:
-        """The modules that ``op`` calls, in order, parents before children; at most `MAX_CALLS`."""
+    def calls(self, op: Forward, now: Situation, *, plain: bool = False) -> Iterator[Called]:
+        """The modules that ``op`` calls, in order, parents before children; at most `MAX_CALLS`.
+
+        Which inputs require grad is as under FSDP, or with ``plain`` as without.
+        """
         place = self.by_path[op.target]
         if place.node is None:
             return
-        requires_grad = requires(self, now)
+        requires_grad = now.trained.__getitem__ if plain else requires(self, now)
         own = {
             place.path: any(p.used and requires_grad(p.fqn) for p in place.parameters)
             for place in self.places

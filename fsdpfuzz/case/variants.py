@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from fsdpfuzz.case.base import Name, ParameterName, Part
-from fsdpfuzz.case.checkpoints import Checkpoint, check_checkpoints
+from fsdpfuzz.case.checkpoints import Checkpoint, check_checkpoints, cut_gradients
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.wrap import Plan
@@ -84,6 +84,7 @@ class VariantsDimension(Dimension):
                 )
             run = anatomy(variant_of(a.case, variant))
             check_checkpoints(run, variant.checkpoints or (), f"{at}.checkpoints")
+            _check_gradients(a, run, at)
             try:
                 check(run.case)
             except CaseError as error:
@@ -100,6 +101,19 @@ class VariantsDimension(Dimension):
             for smaller in _simpler_variants(case, variant):
                 left = (*case.twins[:i], smaller, *case.twins[i + 1 :])
                 yield Simpler(replace(case, twins=left))
+
+
+def _check_gradients(a: Anatomy, run: Anatomy, at: str) -> None:
+    """:class:`CaseError` where a variant with other checkpoints rightly has other gradients."""
+    if run.case.checkpoints == a.case.checkpoints:
+        return
+    for whose, one in (("the case's", a), ("its", run)):
+        if cut_gradients(one, plain=True):
+            raise CaseError(
+                f"{whose} reentrant checkpoints leave out gradients, as no input of theirs "
+                "requires grad, so other checkpoints come to another result",
+                path=f"{at}.checkpoints",
+            )
 
 
 def _simpler_variants(case: CaseSpec, variant: Variant) -> Iterator[Variant]:

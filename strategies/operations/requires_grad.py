@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import RequiresGrad
+from collections.abc import Iterable
+
+import msgspec
+
+from fsdpfuzz.case import Forward, RequiresGrad, anatomy
+from fsdpfuzz.case.checkpoints import cut_gradients
+from fsdpfuzz.strategies.drawing import Drawing
 from fsdpfuzz.strategies.freezing import other_paths
 from fsdpfuzz.strategies.operations.program import Program
 
@@ -24,5 +30,13 @@ def draw(program: Program) -> None:
         changed = frozen.difference(group) if value else frozen.union(group)
         if changed.issuperset(used) and not d.case.inputs.needs_grad():
             continue
+        if _cuts(d, changed):
+            continue
         frozen = changed
         gap.append(RequiresGrad(parameters=tuple(group), value=value))
+
+
+def _cuts(d: Drawing, frozen: Iterable[str]) -> bool:
+    """Whether a reentrant checkpoint leaves out gradients while these parameters are frozen."""
+    case = msgspec.structs.replace(d.case, frozen=tuple(frozen), program=(Forward(),))
+    return bool(cut_gradients(anatomy(case), plain=True))

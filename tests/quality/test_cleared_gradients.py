@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from fsdpfuzz.case import features
 from tests.planted.hunting import (
     LONGER,
@@ -19,11 +17,6 @@ from tests.planted.hunting import (
 KEY = "grad_parity/mismatch/fsdp1"
 
 
-@pytest.mark.xfail(
-    reason="a variant beside reentrant checkpoints of what takes no gradient is met first: a "
-    "finding that its script does not confirm, with the same key",
-    strict=False,
-)
 def test_a_gradient_that_comes_back(tmp_path: Path) -> None:
     plant = "benchmarks.faults.plants:cleared_gradient_written_back"
     summary = hunt(plant, tmp_path, apis=("fsdp1",), number=400, until=(KEY,))
