@@ -11,7 +11,7 @@ from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
 from fsdpfuzz.case.names import check_names
-from fsdpfuzz.case.operations.forward import Forward, most_pending
+from fsdpfuzz.case.operations.forward import most_pending
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, Variable, call
 from fsdpfuzz.errors import CaseError
@@ -162,26 +162,6 @@ def reference_recomputes(a: Anatomy) -> bool:
     )
 
 
-def cut_gradients(a: Anatomy, *, plain: bool) -> frozenset[tuple[int, int, str]]:
-    """What reentrant checkpoints leave without the gradient it would have, under FSDP or without.
-
-    By rank, operation and the checkpoint's FQN: where its module is called with inputs of which
-    none requires grad, as ``torch.utils.checkpoint`` warns.
-    """
-    reentrant = {c.path for c in a.case.checkpoints if c.reentrant}
-    found: set[tuple[int, int, str]] = set()
-    for rank in range(a.case.world_size if a.switches else 1) if reentrant else ():
-        for i, op, now in a.situations(rank):
-            if not isinstance(op, Forward):
-                continue
-            for called in a.calls(op, now, plain=plain):
-                if called.path in reentrant and called.grad and not called.input_grad:
-                    trained = (fqn for fqn, on in now.trained.items() if on)
-                    if any(within(fqn, called.path) for fqn in trained):
-                        found.add((rank, i, called.path))
-    return frozenset(found)
-
-
 def _is_cut(a: Anatomy, path: str, owner: str) -> bool:
     """Whether ``owner`` manages parameters inside ``path`` and others outside of it."""
     inside = {within(fqn, path) for fqn, unit in a.owners.items() if unit == owner}
@@ -279,14 +259,6 @@ class CheckpointsDimension(Dimension):
     def check(self, a: Anatomy) -> None:
         """Each is at a module of the model, one at each."""
         check_checkpoints(a, a.case.checkpoints, "$.checkpoints")
-        cut = cut_gradients(a, plain=True)
-        for _, op, path in sorted(cut - cut_gradients(a, plain=False)) if cut else ():
-            # Where a frozen parameter shares a flat one, its view requires grad.
-            raise CaseError(
-                f"at program[{op}] the reentrant one at {path!r} leaves out gradients without "
-                "FSDP, as no input requires grad, but not under FullyShardedDataParallel",
-                path="$.checkpoints",
-            )
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """None, one less, not reentrant, on the other side of its unit, the plainest kind."""

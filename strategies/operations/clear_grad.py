@@ -22,8 +22,11 @@ def draw(program: Program) -> None:
     if d.parting != "never" or not d.trains or not d.chance(22 if original else 7):
         return
     where = [(i, at) for i, ops in enumerate(program.iterations) for at in after_reductions(ops)]
-    # What an optimizer remembers of earlier steps goes on where a gradient is zero, not None.
-    i, at = d.pick([(i, at) for i, at in where if i] or where)
+    # What an optimizer remembers of earlier steps goes on where a gradient is zero, not None; what
+    # is accumulated next may bring back the one that was dropped.
+    places = [(i, at) for i, at in where if i] or where
+    again = [(i, at) for i, at in where if after_reductions(program.iterations[i])[0] > at]
+    i, at = d.pick([*places, *again, *again])
     # The plan may have changed by then; what no unit flattens can go by itself all along.
     groups = {owner: [p.fqn for p in ps if p.used] for owner, ps in d.a.managed.items()}
     owners = [owner for owner, names in groups.items() if names]

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from fsdpfuzz.case import Forward, RequiresGrad, anatomy
-from fsdpfuzz.case.checkpoints import cut_gradients
-from fsdpfuzz.strategies.drawing import Drawing
+from fsdpfuzz.case import RequiresGrad, anatomy
+from fsdpfuzz.case.hazards import cut_gradients
 from fsdpfuzz.strategies.freezing import other_paths
 from fsdpfuzz.strategies.operations.program import Program
 
@@ -30,13 +29,14 @@ def draw(program: Program) -> None:
         changed = frozen.difference(group) if value else frozen.union(group)
         if changed.issuperset(used) and not d.case.inputs.needs_grad():
             continue
-        if _cuts(d, changed):
+        if _cuts(program, changed):
             continue
         frozen = changed
         gap.append(RequiresGrad(parameters=tuple(group), value=value))
 
 
-def _cuts(d: Drawing, frozen: Iterable[str]) -> bool:
+def _cuts(program: Program, frozen: Iterable[str]) -> bool:
     """Whether a reentrant checkpoint leaves out gradients while these parameters are frozen."""
-    case = msgspec.structs.replace(d.case, frozen=tuple(frozen), program=(Forward(),))
+    ops = tuple(program.iterations[0])
+    case = msgspec.structs.replace(program.d.case, frozen=tuple(frozen), program=ops)
     return bool(cut_gradients(anatomy(case), plain=True))

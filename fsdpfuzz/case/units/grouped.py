@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
-
-from fsdpfuzz.case.dimension import ON, Feature, Simpler
+from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import innermost, within
 from fsdpfuzz.case.recipe import Value
-from fsdpfuzz.case.units.base import Option, anywhere
+from fsdpfuzz.case.units.listing import Listing, shown
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
-    from fsdpfuzz.case.spec import CaseSpec
     from fsdpfuzz.case.wrap import Unit
 
-MAX_NAMES = 6
 
-
-class Grouped(Option):
+class Grouped(Listing):
     """The modules of a unit beside the one that it is named after: ``fully_shard([a, b])``."""
 
     name = "grouped"
@@ -34,23 +29,13 @@ class Grouped(Option):
         excludes={"on": {"units": ("1",), "nesting": ("flat",)}},
     )
 
-    def text(self, value: Any) -> str:
-        """``on`` where there are any."""
-        return "on" if value else "off"
-
-    def merged(self, texts: Iterable[str]) -> str:
-        """``on`` where any unit has several."""
-        return anywhere(texts)
-
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """None: they stand in the list that is sharded."""
         return iter(())
 
     def words(self, value: Any) -> str:
         """``together with 1, 2``."""
-        more = len(value) - MAX_NAMES
-        shown = ", ".join(value[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
-        return f"together with {shown}"
+        return f"together with {shown(value)}"
 
     def needed(self, value: Any) -> str:
         """What the call is given."""
@@ -78,18 +63,6 @@ class Grouped(Option):
             raise CaseError("modules that are one unit have to lie in another", path=at)
         if called_apart(a, unit.path):
             raise CaseError("not all of the modules are called by each forward", path=at)
-
-    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
-        """None in all units, none in one; one less."""
-        yield from super().simpler(case)
-        replace = msgspec.structs.replace
-        units: tuple[Any, ...] = case.plan.units
-        for i, unit in enumerate(units):
-            beside = getattr(unit, self.name, ())
-            for j in range(len(beside)) if len(beside) > 1 else ():
-                less = replace(unit, grouped=beside[:j] + beside[j + 1 :])
-                left = (*units[:i], less, *units[i + 1 :])
-                yield Simpler(replace(case, plan=replace(case.plan, units=left)))
 
 
 def called_apart(a: Anatomy, path: str) -> bool:

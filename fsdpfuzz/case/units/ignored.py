@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.recipe import Inside, Items, Value, call
-from fsdpfuzz.case.units.base import Option, anywhere
+from fsdpfuzz.case.units.listing import Listing, shown
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.wrap import Unit
 
-MAX_NAMES = 6
 
-
-class Ignored(Option):
+class Ignored(Listing):
     """Modules whose parameters a unit leaves alone."""
 
     name = "ignored"
@@ -27,14 +25,6 @@ class Ignored(Option):
     feature: ClassVar[Feature] = Feature(
         about="on when any unit ignores modules", group="Wrapping", values=ON
     )
-
-    def text(self, value: Any) -> str:
-        """``on`` where it ignores any."""
-        return "on" if value else "off"
-
-    def merged(self, texts: Iterable[str]) -> str:
-        """``on`` where any unit does."""
-        return anywhere(texts)
 
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """``ignored_modules`` or ``ignored_params``."""
@@ -48,9 +38,7 @@ class Ignored(Option):
 
     def words(self, value: Any) -> str:
         """``ignores 0.body``."""
-        more = len(value) - MAX_NAMES
-        shown = ", ".join(value[:MAX_NAMES])
-        return f"ignores {shown} and {more} more" if more > 0 else f"ignores {shown}"
+        return f"ignores {shown(value)}"
 
     def needed(self, value: Any) -> str:
         """In two words."""

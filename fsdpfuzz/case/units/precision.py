@@ -10,7 +10,7 @@ import msgspec
 from fsdpfuzz.case.base import Dtype, Part, default_of, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.paths import innermost
-from fsdpfuzz.case.recipe import Value, call, dtype
+from fsdpfuzz.case.recipe import Inside, Items, Value, call, dtype
 from fsdpfuzz.case.units.base import Option, anywhere
 from fsdpfuzz.errors import CaseError
 
@@ -171,8 +171,6 @@ class PrecisionOption(Option):
 
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """``mixed_precision`` or ``mp_policy``."""
-        from fsdpfuzz.case.units.param_dtype_override import override
-
         first = self.is_first(unit)
         name = "MixedPrecision" if first else "MixedPrecisionPolicy"
         policy: Value = None
@@ -183,7 +181,7 @@ class PrecisionOption(Option):
             for field, option in _TOLD.items():
                 if field != "output" and getattr(value, field) != _DEFAULTS[field]:
                     given[option] = getattr(value, field)
-            if (kept := override(unit)) is not None:
+            if (kept := _override(unit)) is not None:
                 given["param_dtype_override_fn"] = kept
             policy = call(f"torch.distributed.fsdp.{name}", **given)
         yield "mixed_precision" if first else "mp_policy", policy
@@ -211,6 +209,15 @@ class PrecisionOption(Option):
     def needed(self, value: Any) -> str:
         """In two words."""
         return "mixed precision"
+
+
+def _override(unit: Unit) -> Value:
+    """What the policy of a unit is handed as ``param_dtype_override_fn``."""
+    named: tuple[str, ...] = getattr(unit, "param_dtype_override", ())
+    if not named:
+        return None
+    kept = Items("list", tuple(Inside("model", fqn) for fqn in named))
+    return call("steps.fsdp2.param_dtype_override.keeping", kept)
 
 
 def _told(unit: Unit, field: str) -> str:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
-
-from fsdpfuzz.case.dimension import ON, Feature, Simpler
+from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Do, Inside, Items, Value, call
-from fsdpfuzz.case.units.base import Option, anywhere
+from fsdpfuzz.case.units.listing import Listing, shown
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
-    from fsdpfuzz.case.spec import CaseSpec
     from fsdpfuzz.case.wrap import Unit
 
-MAX_NAMES = 6
 
-
-class PrefetchList(Option):
+class PrefetchList(Listing):
     """The units that a unit gathers besides itself, told once all units are made."""
 
     method: ClassVar[str]
@@ -33,24 +28,13 @@ class PrefetchList(Option):
         """In which pass: ``forward`` or ``backward``."""
         return self.name.rpartition("_")[2]
 
-    def text(self, value: Any) -> str:
-        """``on`` where any are named."""
-        return "on" if value else "off"
-
-    def merged(self, texts: Iterable[str]) -> str:
-        """``on`` where any unit names some."""
-        return anywhere(texts)
-
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """None: a method is called later."""
         return iter(())
 
     def words(self, value: Any) -> str:
         """``prefetches 1, 2 in forward``."""
-        more = len(value) - MAX_NAMES
-        shown = ", ".join(path or "root" for path in value[:MAX_NAMES])
-        shown += f" and {more} more" if more > 0 else ""
-        return f"prefetches {shown} in {self.passes}"
+        return f"prefetches {shown(path or 'root' for path in value)} in {self.passes}"
 
     def needed(self, value: Any) -> str:
         """The method."""
@@ -79,18 +63,6 @@ class PrefetchList(Option):
                 raise CaseError("a unit does not prefetch itself", path=f"{at}[{i}]")
             if not a.common_root(path, unit.path):
                 raise CaseError(f"{path!r} lies under another root", path=f"{at}[{i}]")
-
-    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
-        """None in all units, none in one; one less."""
-        yield from super().simpler(case)
-        replace = msgspec.structs.replace
-        units: tuple[Any, ...] = case.plan.units
-        for i, unit in enumerate(units):
-            named = getattr(unit, self.name, ())
-            for j in range(len(named)) if len(named) > 1 else ():
-                less = replace(unit, **{self.name: named[:j] + named[j + 1 :]})
-                left = (*units[:i], less, *units[i + 1 :])
-                yield Simpler(replace(case, plan=replace(case.plan, units=left)))
 
 
 def feature(name: str) -> Feature:

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import msgspec
 from msgspec import Meta
 
 from fsdpfuzz.case.base import ParameterName, Part
-from fsdpfuzz.case.dimension import Feature, Rejection, Simpler, one
+from fsdpfuzz.case.dimension import Feature, Rejection, one
 from fsdpfuzz.case.recipe import Inside, Items, Value, call
-from fsdpfuzz.case.units.base import Option
+from fsdpfuzz.case.units.listing import Listing, shown
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
-    from fsdpfuzz.case.spec import CaseSpec
     from fsdpfuzz.case.wrap import Unit
 
-MAX_NAMES = 6
 _ALONG = ("default", "rows", "other")
 
 
@@ -49,7 +46,7 @@ def uneven(a: Anatomy) -> bool:
     return any(dim and shape[dim] % a.shards(a.owners[name]) for shape, dim, name in shapes)
 
 
-class ShardPlacement(Option):
+class ShardPlacement(Listing):
     """The dimensions along which parameters are sharded."""
 
     name = "shard_placement"
@@ -105,9 +102,7 @@ class ShardPlacement(Option):
 
     def words(self, value: Any) -> str:
         """``0.weight along 1``."""
-        more = len(value) - MAX_NAMES
-        shown = ", ".join(f"{p.parameter} along {p.dim}" for p in value[:MAX_NAMES])
-        return f"shards {shown} and {more} more" if more > 0 else f"shards {shown}"
+        return f"shards {shown(f'{p.parameter} along {p.dim}' for p in value)}"
 
     def needed(self, value: Any) -> str:
         """Its name."""
@@ -127,15 +122,3 @@ class ShardPlacement(Option):
             dims = len(a.by_fqn[name].shape)
             if not -dims <= placement.dim < dims:
                 raise CaseError(f"{name!r} has {dims} dimensions", path=f"{at}[{i}].dim")
-
-    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
-        """None in all units, none in one; one less."""
-        yield from super().simpler(case)
-        replace = msgspec.structs.replace
-        units: tuple[Any, ...] = case.plan.units
-        for i, unit in enumerate(units):
-            placed = getattr(unit, self.name, ())
-            for j in range(len(placed)) if len(placed) > 1 else ():
-                less = replace(unit, shard_placement=placed[:j] + placed[j + 1 :])
-                left = (*units[:i], less, *units[i + 1 :])
-                yield Simpler(replace(case, plan=replace(case.plan, units=left)))
