@@ -271,7 +271,7 @@ def outcome(checked: Checked) -> str:
         "shows": "still shows",
         "gone": "no longer fails: the entry can go, or the case needs another look",
         "differs": "fails in another way",
-        "skipped": "not run",
+        "skipped": "not run" if checked.case == "not run" else "does not show",
         "also": "shows where the entry does not apply",
     }
     detail = f": {checked.detail}" if checked.detail else ""

@@ -23,9 +23,9 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     ``shows``: it fails as the entry says. ``gone``: it does not fail any more. ``differs``:
     it fails, but in a way that the entry does not explain. ``skipped``: the entry is about
-    other versions or backends and it does not fail, or the case needs more ranks than there
-    are. ``also``: it fails as the entry says where the entry does not apply. ``case`` says what
-    the case does, whatever the entry says of it.
+    another version and it does not fail, or about another backend and it does not fail so, or
+    the case needs more ranks than there are. ``also``: it fails as the entry says where the entry
+    does not apply. ``case`` says what the case does, whatever the entry says of it.
     """
 
     name: str
@@ -52,16 +52,12 @@ def check_known(
     """Runs the minimal case of each known defect by ``findings_of`` and compares.
 
     ``findings_of`` gives all findings of a case, known ones too; ``lacks`` says what a case needs
-    of torch that this one has not. Those that other versions
-    have are run as well on a backend that has them: a wrong range is told, too.
+    of torch that this one has not. Those that other versions or backends have are run as well: a
+    range that is too narrow is told, too.
     """
     for name, defect in known.defects.items():
         case = known.minimal(name)
         applies = defect.applies(torch=torch, backend=backend)
-        if backend not in defect.seen:
-            detail = f"seen on {', '.join(defect.seen)} alone"
-            yield Checked(name=name, defect=defect, state="skipped", detail=detail)
-            continue
         if case.world_size > most_ranks:
             detail = f"it needs {case.world_size} ranks"
             yield Checked(name=name, defect=defect, state="skipped", detail=detail)
@@ -79,6 +75,9 @@ def check_known(
             state, detail = "shows", ""
         elif shows:
             state, detail = "also", _wider(defect, torch, backend)
+        elif backend not in defect.seen:
+            fails = f", and fails in another way here: {told}" if findings else ""
+            state, detail = "skipped", f"seen on {', '.join(defect.seen)} alone{fails}"
         elif findings and not applies and None not in others:
             names = ", ".join(sorted(filter(None, others)))
             state, detail = "skipped", f"torch {torch} does not have it, but {names}"

@@ -145,13 +145,13 @@ def test_check_says_how_it_fails_otherwise(tmp_path: Path) -> None:
     assert "expected to be in states" in done.stdout
 
 
-def test_check_skips_what_only_another_backend_has(two_defects: Path, tmp_path: Path) -> None:
+def test_check_runs_what_only_another_backend_has(two_defects: Path, tmp_path: Path) -> None:
     path = KNOWN / "fsdp1-offloaded-local-state.json"
     known = ("--known", path, "--backend", "gloo")
     done = fsdpfuzz("corpus", "known", "check", *known, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (
         0,
-        "fsdp1-offloaded-local-state: not run: seen on nccl alone; refuses 2 others\n",
+        "fsdp1-offloaded-local-state: does not show: seen on nccl alone; refuses 2 others\n",
     )
 
 

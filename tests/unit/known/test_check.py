@@ -48,10 +48,22 @@ def never(case: CaseSpec) -> tuple[Finding, ...]:
     raise AssertionError("must not run")
 
 
-def test_what_only_another_backend_has_is_not_run() -> None:
+@pytest.mark.parametrize(
+    ("findings", "state", "detail"),
+    [
+        ((), "skipped", "seen on nccl alone"),
+        ((OTHER,), "skipped", "seen on nccl alone, and fails in another way here: "),
+        ((wrong_gradient(),), "also", 'also shows on 2.13.0: add it to "seen.gloo"'),
+    ],
+)
+def test_what_was_seen_on_another_backend_alone(
+    findings: tuple[Finding, ...], state: str, detail: str
+) -> None:
     entry = defect(seen={"nccl": ("2.11.0",)})
-    (checked,) = check_known(Known({"x": entry}), never, torch=TORCH, backend="gloo")
-    assert (checked.state, checked.detail) == ("skipped", "seen on nccl alone")
+    known = Known({"x": entry})
+    (checked,) = check_known(known, lambda _: findings, torch=TORCH, backend="gloo")
+    assert checked.state == state
+    assert checked.detail.startswith(detail)
 
 
 def test_a_case_with_more_ranks_than_there_are_is_not_run() -> None:
