@@ -20,7 +20,14 @@ _OURS = Path(__file__).parents[1]
 # what is raised there is what the training raises.
 _TRAINING = ("steps", ("ranks/_execute.py", "_call"))
 _EXHAUSTED = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE})
-_NO_MEMORY = ("can't allocate memory", "not enough memory: you tried to allocate")
+_DEVICE = "CUDA error:"
+"""How the message of an exception begins that a kernel caused. Kernels run behind the program, so
+it is raised wherever the device is asked next: what that is says nothing of the cause."""
+_NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory: you tried to allocate",
+    "CUDA error: out of memory",
+)
 
 
 def describe(error: BaseException, stage: str) -> Raised:
@@ -29,7 +36,7 @@ def describe(error: BaseException, stage: str) -> Raised:
         type=type(error).__name__,
         message=_message(error),
         stage=stage,
-        frame=_innermost_torch_frame(error.__traceback__),
+        frame="" if _of_a_kernel(error) else _innermost_torch_frame(error.__traceback__),
         documented=type(error) in _DOCUMENTED,
         traceback=_traceback(error),
         ours=is_ours(error),
@@ -40,7 +47,7 @@ def is_ours(error: BaseException) -> bool:
     """Whether an exception is fsdpfuzz's or the machine's fault, and says nothing of FSDP.
 
     It is ours where its innermost frame is: the recording and comparing around a training, not
-    the steps of the training nor what they call in torch.
+    the steps of the training nor what they call in torch. What a kernel did is the training's.
     """
     if isinstance(error, FsdpFuzzError | MemoryError | torch.OutOfMemoryError):
         return True
@@ -48,6 +55,8 @@ def is_ours(error: BaseException) -> bool:
         return error.errno in _EXHAUSTED
     if isinstance(error, RuntimeError) and any(words in _message(error) for words in _NO_MEMORY):
         return True
+    if _of_a_kernel(error):
+        return False
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -59,6 +68,10 @@ def is_ours(error: BaseException) -> bool:
         return False
     place = file.relative_to(_OURS)
     return place.parts[0] != _TRAINING[0] and (place.as_posix(), code.co_name) != _TRAINING[1]
+
+
+def _of_a_kernel(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and _message(error).startswith(_DEVICE)
 
 
 def _message(error: BaseException) -> str:

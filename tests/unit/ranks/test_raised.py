@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 from unittest.mock import Mock
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import fsdpfuzz
 from fsdpfuzz.case.recipe import Do, Items, Recipe, call
 from fsdpfuzz.errors import CaseError, ContractError
 from fsdpfuzz.observations import MAX_MESSAGE, MAX_TRACEBACK, Raised
@@ -143,6 +145,25 @@ def raising(error: BaseException) -> Callable[[], object]:
     return call
 
 
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+
+
+def while_comparing(message: str) -> Callable[[], object]:
+    """What a function in C raises for a kernel that was begun long before: no frame of its own."""
+    place = str(Path(fsdpfuzz.__file__).parent / "ranks" / "_compare.py")
+    code = compile(f"raise RuntimeError({message!r})", place, "exec")
+    return lambda: exec(code)
+
+
+def test_where_a_kernel_fails_is_not_told() -> None:
+    """The program is further on by then."""
+    layer = nn.Linear(3, 2)
+    layer.register_forward_hook(lambda *_: while_comparing(ILLEGAL)())
+    with pytest.raises(RuntimeError, match=ILLEGAL) as info:
+        layer(torch.ones(1, 3))
+    assert describe(info.value, "case:backward[2]").frame == ""
+
+
 @pytest.mark.parametrize(
     ("call", "ours"),
     [
@@ -161,6 +182,9 @@ def raising(error: BaseException) -> Callable[[], object]:
         (raising(OSError(errno.ENOSPC, "No space left on device")), True),
         (raising(OSError(errno.EPIPE, "Broken pipe")), False),
         (raising(RuntimeError("planted")), False),
+        (while_comparing(ILLEGAL), False),
+        (while_comparing("CUDA error: out of memory"), True),
+        (while_comparing("planted"), True),
     ],
 )
 def test_what_is_ours_is_told_from_what_the_training_raises(
