@@ -66,6 +66,12 @@ def _mixes(a: Anatomy) -> bool:
     )
 
 
+def _saves_optimizer_of_mixed(a: Anatomy) -> bool:
+    saves = any(op.saves_optimizer or op.names_state() for op in a.case.program)
+    shown = {getattr(unit, "use_orig_params", None) for unit in a.options.values()}
+    return a.fsdp1 and saves and a.case.optimizer is not None and len(shown) > 1
+
+
 def is_flat(a: Anatomy, owner: str | None) -> bool:
     """Whether a unit shows its parameters as one flat parameter."""
     return owner is not None and not getattr(a.options[owner], "use_orig_params", True)
@@ -112,6 +118,15 @@ class UseOrigParams(Option):
                     differs_below_a_root(a, n) for n in ("use_orig_params", "limit_all_gathers")
                 )
             ),
+        ),
+        Rejection(
+            name="fsdp1_mixed_optimizer_state",
+            why="the optimizer's state needs the same use_orig_params in all units, also of "
+            "several roots",
+            pattern=r"Not all FSDP modules have the same _use_orig_params value",
+            source="FullyShardedDataParallel._optim_state_dict_impl, which checks it",
+            asked=_saves_optimizer_of_mixed,
+            asserted=True,
         ),
     )
 
