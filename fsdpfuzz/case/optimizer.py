@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import Meta
 from fsdpfuzz.case.base import Part
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
 from fsdpfuzz.case.recipe import Call, Value, call
+from fsdpfuzz.case.units.use_orig_params import held_on, is_flat
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -132,3 +134,30 @@ def has_state_after(a: Anatomy) -> int:
 def makes_steps(a: Anatomy) -> bool:
     """Whether there is an optimizer, and the program steps it."""
     return holds_parameters(a) and any(op.kind() == "step" for op in a.case.program)
+
+
+@lru_cache(maxsize=64)
+def unstepped(a: Anatomy) -> frozenset[str]:
+    """Parameters without state while that of another one of their unit is taken.
+
+    Those of fsdp1's units with ``use_orig_params``. ``torch.distributed.checkpoint`` makes a state
+    of every parameter on a rank whose optimizer has neither states nor gradients.
+    """
+    stepped: set[str] = set()
+    found: set[str] = set()
+    state_from = has_state_after(a)
+    for i, op, now in a.situations(0):
+        if op.kind() == "step" and i >= state_from:
+            stepped |= now.graded.difference(a.case.held_out)
+        if not stepped or not (op.saves_optimizer or op.names_state()):
+            continue
+        before = a.at(i - 1)
+        has = stepped | now.graded
+        ranks = [held_on(before, rank) for rank in range(a.case.world_size)]
+        if op.names_state() and not all(any(held.get(name) for name in has) for held in ranks):
+            stepped.update(now.trained)
+        for owner, parameters in before.managed.items():
+            names = {p.fqn for p in parameters if now.trained[p.fqn]}.difference(a.case.held_out)
+            if owner is not None and not is_flat(before, owner) and names & stepped:
+                found |= names - stepped
+    return frozenset(found)

@@ -11,6 +11,7 @@ from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.case.units.base import Option
 from fsdpfuzz.case.units.precision import parameter_width
+from fsdpfuzz.case.units.sharding import is_whole
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -84,6 +85,18 @@ def differs_below_a_root(a: Anatomy, name: str) -> bool:
         if len(below) > 1:
             return True
     return False
+
+
+def held_on(a: Anatomy, rank: int) -> dict[str, int]:
+    """How many elements of each parameter a rank of fsdp1 has between iterations."""
+    held: dict[str, int] = {}
+    for owner, parameters in a.managed.items():
+        if owner is not None and not is_flat(a, owner) and not is_whole(a, owner):
+            ranks, aligned = a.shards(owner), alignment(a.options[owner])
+            held |= flat_parts(parameters, rank % ranks, ranks, aligned)
+        else:
+            held |= {p.fqn: p.numel for p in parameters}
+    return held
 
 
 class UseOrigParams(Option):
