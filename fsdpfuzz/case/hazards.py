@@ -18,7 +18,7 @@ from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.modules import Repeat
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
-from fsdpfuzz.case.optimizer import unstepped
+from fsdpfuzz.case.optimizer import stateless, unstepped
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
 from fsdpfuzz.case.units.use_orig_params import held_on, is_flat
@@ -276,6 +276,12 @@ class HazardsDimension(Dimension):
             values=ON,
             apis=("fsdp1",),
         ),
+        "stateless": Feature(
+            about="on when the optimizer's state is taken flattened and may have none of the "
+            "parameter, which requires grad",
+            group="State",
+            values=ON,
+        ),
         "loaded_frozen": Feature(
             about="on when the parameter was stepped, and is frozen while "
             "torch.distributed.checkpoint loads the optimizer's state",
@@ -315,6 +321,7 @@ class HazardsDimension(Dimension):
         if a.fsdp1:
             yield "lacking", on(a.canonical(fqn) in lacking_somewhere(a))
             yield "unstepped", on(a.canonical(fqn) in unstepped(a))
+        yield "stateless", on(a.canonical(fqn) in stateless(a))
         yield "loaded_frozen", on(fqn in loaded_frozen(a))
 
     def check(self, a: Anatomy) -> None:

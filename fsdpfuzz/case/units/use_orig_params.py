@@ -88,10 +88,14 @@ def differs_below_a_root(a: Anatomy, name: str) -> bool:
 
 
 def held_on(a: Anatomy, rank: int) -> dict[str, int]:
-    """How many elements of each parameter a rank of fsdp1 has between iterations."""
+    """How many elements of each parameter a rank has between iterations.
+
+    Those of a flat parameter all have its gradient and state on each rank, and so have those that
+    fsdp2 shards, where a rank has none of their elements, too.
+    """
     held: dict[str, int] = {}
     for owner, parameters in a.managed.items():
-        if owner is not None and not is_flat(a, owner) and not is_whole(a, owner):
+        if a.fsdp1 and owner is not None and not is_flat(a, owner) and not is_whole(a, owner):
             ranks, aligned = a.shards(owner), alignment(a.options[owner])
             held |= flat_parts(parameters, rank % ranks, ranks, aligned)
         else:
