@@ -17,6 +17,7 @@ from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.modules import Repeat
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
+from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
 from fsdpfuzz.case.optimizer import stateless, unstepped
 from fsdpfuzz.case.paths import join, within
@@ -234,6 +235,11 @@ class HazardsDimension(Dimension):
             group="Wrapping",
             values=ON,
         ),
+        "reduced_again": Feature(
+            about="on when a backward meets gradients of the unit that were reduced before",
+            group="Training",
+            values=ON,
+        ),
         "identity": Feature(
             about="on when the unit's module returns its very input", group="Wrapping", values=ON
         ),
@@ -306,6 +312,7 @@ class HazardsDimension(Dimension):
         few = "few" if numel < a.shards(path) else "many"
         yield "elements", str(numel) if numel < 2 else few
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
+        yield "reduced_again", on(path in reduced_again(a))
         yield "identity", on(path in identity_units(a))
         repeats = repeated_places(a)
         names = (path, *a.names_in(path))

@@ -249,3 +249,29 @@ def test_what_is_unused_has_no_state(plan: Plan, model: Node, expected: list[str
     assert len(having(again, "stateless")) == len(anatomy(again).parameters)
     plain = msgspec.structs.replace(case, optimizer=Optimizer(momentum=0.0))
     assert len(having(plain, "stateless")) == len(anatomy(plain).parameters)
+
+
+ONCE: tuple[Op, ...] = (Forward(), Backward())
+LATER: tuple[Op, ...] = (Forward(sync=False), Backward())
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ((*ONCE, *ONCE), ["", "0"]),
+        ((*ONCE, *LATER), ["", "0"]),
+        ((*LATER, *ONCE, *ONCE), ["", "0"]),
+        ((*LATER, *ONCE), []),
+        ((*LATER, *LATER, *ONCE), []),
+        ((*ONCE, ZeroGrad(), *ONCE), []),
+        # Zeros may be taken for either.
+        ((*ONCE, ZeroGrad(set_to_none=False), *ONCE), []),
+        ((*ONCE, DROP_UNIT, *ONCE), [""]),
+        ((*ONCE, FREEZE_UNIT, *ONCE), [""]),
+        (ONCE, []),
+    ],
+)
+def test_a_backward_meets_reduced_gradients(program: tuple[Op, ...], expected: list[str]) -> None:
+    a = anatomy(make(fsdp1("", "0"), model=LAYERS, program=program))
+    units = [path for path in a.units if unit_features(a, path)["reduced_again"] == "on"]
+    assert units == expected
