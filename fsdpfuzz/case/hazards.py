@@ -17,10 +17,12 @@ from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.modules import Repeat
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
+from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
+from fsdpfuzz.case.optimizer import stateless, unstepped
 from fsdpfuzz.case.paths import join, within
-from fsdpfuzz.case.units.sharding import KEPT_WHOLE, is_whole
-from fsdpfuzz.case.units.use_orig_params import alignment, flat_parts, is_flat
+from fsdpfuzz.case.units.sharding import KEPT_WHOLE
+from fsdpfuzz.case.units.use_orig_params import held_on, is_flat
 from fsdpfuzz.case.wrap import Fsdp1Unit
 from fsdpfuzz.errors import CaseError
 
@@ -158,13 +160,7 @@ def lacking_somewhere(a: Anatomy) -> frozenset[str]:
     """
     found: set[str] = set()
     for rank in range(a.case.world_size):
-        held: dict[str, int] = {}
-        for owner, parameters in a.managed.items():
-            if owner is not None and not is_flat(a, owner) and not is_whole(a, owner):
-                ranks, aligned = a.shards(owner), alignment(a.options[owner])
-                held |= flat_parts(parameters, rank % ranks, ranks, aligned)
-            else:
-                held |= {p.fqn: p.numel for p in parameters}
+        held = held_on(a, rank)
         left_out = a.frozen.union(a.case.held_out)
         stepped = {fqn: numel for fqn, numel in held.items() if fqn not in left_out}
         if any(stepped.values()):
@@ -260,6 +256,11 @@ class HazardsDimension(Dimension):
             group="Wrapping",
             values=ON,
         ),
+        "reduced_again": Feature(
+            about="on when a backward meets gradients of the unit that were reduced before",
+            group="Training",
+            values=ON,
+        ),
         "identity": Feature(
             about="on when the unit's module returns its very input", group="Wrapping", values=ON
         ),
@@ -295,6 +296,19 @@ class HazardsDimension(Dimension):
             values=ON,
             apis=("fsdp1",),
         ),
+        "unstepped": Feature(
+            about="on when the optimizer's state is taken, and it has none of the parameter but of "
+            "another one of its unit: with use_orig_params (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+        "stateless": Feature(
+            about="on when the optimizer's state is taken flattened and may have none of the "
+            "parameter, which requires grad",
+            group="State",
+            values=ON,
+        ),
         "loaded_frozen": Feature(
             about="on when the parameter was stepped, and is frozen while "
             "torch.distributed.checkpoint loads the optimizer's state",
@@ -319,6 +333,7 @@ class HazardsDimension(Dimension):
         few = "few" if numel < a.shards(path) else "many"
         yield "elements", str(numel) if numel < 2 else few
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
+        yield "reduced_again", on(path in reduced_again(a))
         yield "identity", on(path in identity_units(a))
         repeats = repeated_places(a)
         names = (path, *a.names_in(path))
@@ -333,6 +348,8 @@ class HazardsDimension(Dimension):
         """What of its state goes wrong."""
         if a.fsdp1:
             yield "lacking", on(a.canonical(fqn) in lacking_somewhere(a))
+            yield "unstepped", on(a.canonical(fqn) in unstepped(a))
+        yield "stateless", on(a.canonical(fqn) in stateless(a))
         yield "loaded_frozen", on(fqn in loaded_frozen(a))
 
     def check(self, a: Anatomy) -> None:

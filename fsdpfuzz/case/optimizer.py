@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
@@ -10,10 +11,13 @@ from msgspec import Meta
 
 from fsdpfuzz.case.base import Part
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Call, Value, call
+from fsdpfuzz.case.units.use_orig_params import held_on, is_flat
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.spec import CaseSpec
 
 Rate = Annotated[float, Meta(ge=0.0, le=10.0)]
@@ -120,15 +124,98 @@ def holds_parameters(a: Anatomy) -> bool:
 
 def has_state_after(a: Anatomy) -> int:
     """The operation after which the optimizer has state; past the last one if it never has any."""
-    optimizer, trained = a.case.optimizer, False
-    keeps = optimizer is not None and (optimizer.name != "sgd" or optimizer.momentum > 0)
+    trained = False
     for i, op, now in a.situations(0):
         trained |= op.waits and any(p.used and now.trained[p.fqn] for p in a.parameters)
-        if keeps and trained and op.kind() == "step":
+        if _keeps_state(a) and trained and op.kind() == "step":
             return i
     return len(a.case.program)
+
+
+def _keeps_state(a: Anatomy) -> bool:
+    optimizer = a.case.optimizer
+    return optimizer is not None and (optimizer.name != "sgd" or optimizer.momentum > 0)
 
 
 def makes_steps(a: Anatomy) -> bool:
     """Whether there is an optimizer, and the program steps it."""
     return holds_parameters(a) and any(op.kind() == "step" for op in a.case.program)
+
+
+@lru_cache(maxsize=64)
+def unstepped(a: Anatomy) -> frozenset[str]:
+    """Parameters without state while that of another one of their unit is taken.
+
+    Those of fsdp1's units with ``use_orig_params``.
+    """
+    stepped: set[str] = set()
+    found: set[str] = set()
+    state_from = has_state_after(a)
+    for i, op, now in a.situations(0):
+        if op.kind() == "step" and i >= state_from:
+            stepped |= now.graded.difference(a.case.held_out)
+        if not stepped or not (op.saves_optimizer or op.names_state()):
+            continue
+        before = a.at(i - 1)
+        if op.names_state() and _makes_states(before, stepped | now.graded):
+            stepped.update(now.trained)
+        for owner, parameters in before.managed.items():
+            names = {p.fqn for p in parameters if now.trained[p.fqn]}.difference(a.case.held_out)
+            if owner is not None and not is_flat(before, owner) and names & stepped:
+                found |= names - stepped
+    return frozenset(found)
+
+
+@lru_cache(maxsize=64)
+def stateless(a: Anatomy) -> frozenset[str]:
+    """Parameters that may have no state though they require grad, while it is taken flattened."""
+    stepped: set[str] = set()
+    graded: set[str] = set()
+    found: set[str] = set()
+    targets: list[str] = []
+    for i, op, now in a.situations(0):
+        if op.waits:
+            targets.append(getattr(op, "target", ""))
+        elif op.kind() == "backward":
+            graded |= _given(a.at(i), now, targets)
+            targets.clear()
+        graded &= now.graded
+        if op.kind() == "step" and _keeps_state(a):
+            stepped |= graded
+        if not op.names_state():
+            continue
+        if _keeps_state(a) and _makes_states(a.at(i - 1), stepped | now.graded):
+            stepped.update(now.trained)
+        if getattr(op, "flatten", False):
+            names = {p.fqn for p in a.distinct if now.requires_grad(p.fqn)}
+            found |= names.difference(stepped, a.case.held_out)
+    return frozenset(found)
+
+
+def _given(a: Anatomy, now: Situation, targets: Sequence[str]) -> set[str]:
+    """The parameters that a backward of forwards of some modules surely gives a gradient.
+
+    Of a unit of fsdp1 all or none: its flat parameter has one.
+    """
+    reentrant = any(c.reentrant for c in a.case.checkpoints) and not a.case.inputs.needs_grad()
+    given = {
+        p.fqn
+        for p in a.distinct
+        if p.used and now.trained[p.fqn] and not reentrant
+        if any(within(p.fqn, path) for path in targets)
+        if not any(within(p.fqn, path) for path in a.switches)
+    }
+    for owner, parameters in a.managed.items():
+        if a.fsdp1 and owner is not None and any(p.fqn in given for p in parameters):
+            given.update(p.fqn for p in parameters if now.trained[p.fqn])
+    return given
+
+
+def _makes_states(a: Anatomy, of: Collection[str]) -> bool:
+    """Whether ``torch.distributed.checkpoint`` makes states of all parameters on some rank.
+
+    It does where the optimizer has none yet, and where there are no gradients, which are left of
+    the parameters ``of``.
+    """
+    ranks = [held_on(a, rank) for rank in range(a.case.world_size)]
+    return not all(any(held.get(name) for name in of) for held in ranks)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from fsdpfuzz.case import Dropout, Gain, Precision, Unit, within
+from fsdpfuzz.case import Dropout, Gain, Precision, Unit, dtypes_fit, within
 from fsdpfuzz.strategies.drawing import Drawing, all_units, one_unit
 
 _HALF: tuple[Literal["bfloat16", "float16"], ...] = ("bfloat16", "float16")
@@ -18,7 +18,8 @@ def draw(d: Drawing) -> None:
 
     Buffers are cast as parameters are, which fsdp2 cannot do: what they scale has to fit the next
     layer. The gradient of a gain is a sum over all that it scales, which may cancel but for
-    rounding. What a norm makes of a row that was dropped can leave the range of float16.
+    rounding. What a norm makes of a row that was dropped can leave the range of float16. A layer
+    in no unit, as a program without training may have it, takes float32 alone.
     """
     buffers = any(place.buffers for place in d.a.places)
     if any(isinstance(place.node, Dropout | Gain) for place in d.a.places) or (
@@ -44,6 +45,8 @@ def draw(d: Drawing) -> None:
             _apart(d, precision)
         else:
             _at_the_root(d, precision)
+    if not dtypes_fit(d.a):
+        all_units(d, "precision", None)
 
 
 def _switched(d: Drawing, precision: Precision, keeps: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -239,3 +240,20 @@ def _accumulation(case: CaseSpec) -> str:
         if backwards > 1:
             return "sync"
     return "off"
+
+
+@lru_cache(maxsize=64)
+def reduced_again(a: Anatomy) -> frozenset[str]:
+    """Units of which a backward meets gradients that were reduced, and are not zero since."""
+    reduced: set[str] = set()
+    found: set[str] = set()
+    sync = True
+    for i, op, now in a.situations(0):
+        reduced = set() if op.kind() == "zero_grad" else reduced & now.graded
+        if isinstance(op, Forward) and op.waits:
+            sync = op.sync
+        elif op.kind() == "backward":
+            trained = {p.fqn for p in a.distinct if now.trained[p.fqn]}
+            found |= {owner for n in reduced & trained if (owner := a.at(i).owners[n]) is not None}
+            reduced |= trained if sync else set()
+    return frozenset(found)

@@ -268,8 +268,11 @@ def dtypes_fit(a: Anatomy) -> bool:
 
     fsdp2 casts a unit's inputs unless it is told otherwise. fsdp1 casts those of an outermost unit
     unless ``cast_root_forward_inputs`` says otherwise, and those of any other one if
-    ``cast_forward_inputs`` says so. fsdp2 alone casts outputs, to ``output_dtype``.
+    ``cast_forward_inputs`` says so. fsdp2 alone casts outputs, to ``output_dtype``. Nobody casts
+    the inputs of a layer that lies in no unit.
     """
+    modules = a.unit_at
+    bare = any(place.parameters and innermost(place.path, modules) is None for place in a.places)
     for path, unit in a.options.items():
         outer = innermost(path.rpartition(".")[0], a.options) if path else None
         around = "float32" if outer is None else computed_in(a.options[outer]) or "float32"
@@ -279,7 +282,8 @@ def dtypes_fit(a: Anatomy) -> bool:
             or (a.fsdp1 and outer is None and told.cast_root_inputs)
         )
         put_out = own if told is None else told.output or own
-        if (outer is not None and put_out != around) or (own != around and not casts):
+        taken = outer is not None or bare
+        if (taken and put_out != around) or (own != around and not casts):
             return False
     return True
 

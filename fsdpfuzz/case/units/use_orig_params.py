@@ -11,6 +11,7 @@ from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.case.units.base import Option
 from fsdpfuzz.case.units.precision import parameter_width
+from fsdpfuzz.case.units.sharding import is_whole
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -66,6 +67,12 @@ def _mixes(a: Anatomy) -> bool:
     )
 
 
+def _saves_optimizer_of_mixed(a: Anatomy) -> bool:
+    saves = any(op.saves_optimizer or op.names_state() for op in a.case.program)
+    shown = {getattr(unit, "use_orig_params", None) for unit in a.options.values()}
+    return a.fsdp1 and saves and a.case.optimizer is not None and len(shown) > 1
+
+
 def is_flat(a: Anatomy, owner: str | None) -> bool:
     """Whether a unit shows its parameters as one flat parameter."""
     return owner is not None and not getattr(a.options[owner], "use_orig_params", True)
@@ -78,6 +85,22 @@ def differs_below_a_root(a: Anatomy, name: str) -> bool:
         if len(below) > 1:
             return True
     return False
+
+
+def held_on(a: Anatomy, rank: int) -> dict[str, int]:
+    """How many elements of each parameter a rank has between iterations.
+
+    Those of a flat parameter all have its gradient and state on each rank, and so have those that
+    fsdp2 shards, where a rank has none of their elements, too.
+    """
+    held: dict[str, int] = {}
+    for owner, parameters in a.managed.items():
+        if a.fsdp1 and owner is not None and not is_flat(a, owner) and not is_whole(a, owner):
+            ranks, aligned = a.shards(owner), alignment(a.options[owner])
+            held |= flat_parts(parameters, rank % ranks, ranks, aligned)
+        else:
+            held |= {p.fqn: p.numel for p in parameters}
+    return held
 
 
 class UseOrigParams(Option):
@@ -112,6 +135,15 @@ class UseOrigParams(Option):
                     differs_below_a_root(a, n) for n in ("use_orig_params", "limit_all_gathers")
                 )
             ),
+        ),
+        Rejection(
+            name="fsdp1_mixed_optimizer_state",
+            why="the optimizer's state needs the same use_orig_params in all units, also of "
+            "several roots",
+            pattern=r"Not all FSDP modules have the same _use_orig_params value",
+            source="FullyShardedDataParallel._optim_state_dict_impl, which checks it",
+            asked=_saves_optimizer_of_mixed,
+            asserted=True,
         ),
     )
 

@@ -12,18 +12,21 @@ from fsdpfuzz.case import (
     Dense,
     Forward,
     Fsdp1Plan,
+    Idle,
     Linear,
     Node,
+    Optimizer,
     Plan,
     Rebuild,
     RequiresGrad,
     Sequential,
     Step,
+    Switch,
     anatomy,
     parameter_features,
     unit_features,
 )
-from fsdpfuzz.case.operations import Op, OptimState
+from fsdpfuzz.case.operations import ClearGrad, Op, OptimState, ZeroGrad
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 LAYERS = Sequential(children=(Linear(out=4), Linear(out=4)))
@@ -144,3 +147,131 @@ def test_a_parameter_is_frozen_while_its_state_is_loaded(
     assert having(make(plan, model=LAYERS, program=program), "loaded_frozen") == expected
     held_out = make(plan, model=LAYERS, program=program, held_out=("0.weight",))
     assert "0.weight" not in having(held_out, "loaded_frozen")
+
+
+DROP = ClearGrad(parameters=("bias",))
+DROPPED: tuple[Op, ...] = (Forward(), Backward(), DROP, Step())
+OWN = OptimState(own=True)
+STILL = RequiresGrad(parameters=("bias",), value=False)
+
+
+@pytest.mark.parametrize(
+    ("plan", "program", "expected"),
+    [
+        (orig(""), (*DROPPED, OWN), ["bias"]),
+        (orig(""), (*DROPPED, LOAD), ["bias"]),
+        (orig(""), (*DROPPED, Rebuild(plan=orig(""))), ["bias"]),
+        (fsdp1(""), (*DROPPED, OWN), []),
+        (orig(""), (*TRAIN, OWN), []),
+        (orig(""), (*TRAIN, *DROPPED, OWN), []),
+        (orig(""), (*DROPPED, *TRAIN, OWN), []),
+        # Nothing is stepped, or nothing is saved.
+        (orig(""), (Forward(), Backward(), OWN), []),
+        (orig(""), DROPPED, []),
+    ],
+)
+def test_an_optimizer_has_no_state_of_a_parameter_but_of_its_neighbour(
+    plan: Plan, program: tuple[Op, ...], expected: list[str]
+) -> None:
+    case = make(plan, model=Linear(out=2), program=program)
+    assert having(case, "unstepped") == expected
+    plain = msgspec.structs.replace(case, optimizer=Optimizer(momentum=0.0))
+    assert having(plain, "unstepped") == []
+
+
+@pytest.mark.parametrize(
+    ("op", "plan", "expected"),
+    [
+        (OWN, orig(""), ["bias"]),
+        # The second of two ranks has the bias alone, and makes a state of it.
+        (LOAD, orig(""), []),
+        (LOAD, orig("", sharding="NO_SHARD"), ["bias"]),
+    ],
+)
+def test_a_rank_without_states_makes_them(op: Op, plan: Plan, expected: list[str]) -> None:
+    inputs, model = Dense(width=1, batch=1), Linear(out=8)
+    case = make(plan, model=model, inputs=inputs, program=(*DROPPED, op))
+    assert having(case, "unstepped") == expected
+    frozen = msgspec.structs.replace(case, program=(*case.program[:-1], STILL, op))
+    assert having(frozen, "unstepped") == []
+    assert "unstepped" not in parameter_features(anatomy(make(fsdp2(""))), "0.weight")
+
+
+FLATTENED = OptimState(flatten=True, strict=False)
+DROP_UNIT = ClearGrad(parameters=("0.weight", "0.bias"))
+FREEZE_UNIT = RequiresGrad(parameters=("0.weight", "0.bias"), value=False)
+WITHOUT: tuple[Op, ...] = (Forward(), Backward(), DROP_UNIT, Step())
+IDLE = Sequential(children=(Linear(out=4), Idle(), Linear(out=4)))
+SWITCHED = Sequential(children=(Linear(out=4), Switch(children=(Linear(out=4), Linear(out=4)))))
+
+
+@pytest.mark.parametrize(
+    ("plan", "program", "expected"),
+    [
+        (fsdp1("0"), (*WITHOUT, FLATTENED), FLAT[:2]),
+        (orig("", sharding="NO_SHARD"), (*WITHOUT, FLATTENED), FLAT[:2]),
+        (fsdp2(""), (*WITHOUT, FLATTENED), FLAT[:2]),
+        (fsdp2(""), (*WITHOUT, LOAD), []),
+        (fsdp2(""), (*WITHOUT, OWN), []),
+        (fsdp2(""), (*TRAIN, *WITHOUT, FLATTENED), []),
+        (fsdp2(""), (*WITHOUT, FREEZE_UNIT, FLATTENED), []),
+        # With neither states nor gradients, all of the states are made; not beside gradients.
+        (fsdp2(""), (Step(), FLATTENED), []),
+        (fsdp2(""), (Forward(), Backward(), ZeroGrad(), Step(), FLATTENED), []),
+        (fsdp2(""), (Forward(), Backward(), FLATTENED, Step()), FLAT),
+        (fsdp2("0"), (Forward(target="0"), Backward(), Step(), FLATTENED), FLAT[2:]),
+    ],
+)
+def test_a_flattened_state_lacks_a_parameter(
+    plan: Plan, program: tuple[Op, ...], expected: list[str]
+) -> None:
+    case = make(plan, model=LAYERS, program=program)
+    assert having(case, "stateless") == expected
+    held_out = msgspec.structs.replace(case, held_out=("0.bias",))
+    assert "0.bias" not in having(held_out, "stateless")
+
+
+@pytest.mark.parametrize(
+    ("plan", "model", "expected"),
+    [
+        (fsdp2(""), IDLE, ["1.idle.weight", "1.idle.bias"]),
+        # Its gradient is zero where a flat parameter has one.
+        (fsdp1(""), IDLE, []),
+        (fsdp1("", "1"), IDLE, ["1.idle.weight", "1.idle.bias"]),
+        (fsdp2(""), SWITCHED, [f"1.branches.{i}.{n}" for i in (0, 1) for n in ("weight", "bias")]),
+        (fsdp2(""), LAYERS, []),
+    ],
+)
+def test_what_is_unused_has_no_state(plan: Plan, model: Node, expected: list[str]) -> None:
+    case = make(plan, model=model, program=(*TRAIN, FLATTENED))
+    assert having(case, "stateless") == expected
+    again = msgspec.structs.replace(case, checkpoints=(Checkpoint(path="0", reentrant=True),))
+    assert len(having(again, "stateless")) == len(anatomy(again).parameters)
+    plain = msgspec.structs.replace(case, optimizer=Optimizer(momentum=0.0))
+    assert len(having(plain, "stateless")) == len(anatomy(plain).parameters)
+
+
+ONCE: tuple[Op, ...] = (Forward(), Backward())
+LATER: tuple[Op, ...] = (Forward(sync=False), Backward())
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ((*ONCE, *ONCE), ["", "0"]),
+        ((*ONCE, *LATER), ["", "0"]),
+        ((*LATER, *ONCE, *ONCE), ["", "0"]),
+        ((*LATER, *ONCE), []),
+        ((*LATER, *LATER, *ONCE), []),
+        ((*ONCE, ZeroGrad(), *ONCE), []),
+        # Zeros may be taken for either.
+        ((*ONCE, ZeroGrad(set_to_none=False), *ONCE), []),
+        ((*ONCE, DROP_UNIT, *ONCE), [""]),
+        ((*ONCE, FREEZE_UNIT, *ONCE), [""]),
+        (ONCE, []),
+    ],
+)
+def test_a_backward_meets_reduced_gradients(program: tuple[Op, ...], expected: list[str]) -> None:
+    a = anatomy(make(fsdp1("", "0"), model=LAYERS, program=program))
+    units = [path for path in a.units if unit_features(a, path)["reduced_again"] == "on"]
+    assert units == expected

@@ -230,6 +230,22 @@ def test_someone_casts_the_inputs_of_the_root_of_fsdp2() -> None:
         assert dtypes_fit(anatomy(make(plan, model=LAYERS))) is fit
 
 
+@pytest.mark.parametrize(
+    ("told", "fit"),
+    [
+        (Precision(param="bfloat16"), False),
+        (Precision(param="bfloat16", output="float32"), True),
+        (Precision(reduce="bfloat16"), True),
+        (None, True),
+    ],
+)
+def test_nobody_casts_the_inputs_of_a_layer_in_no_unit(told: Precision | None, fit: bool) -> None:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path="0", precision=told),))
+    assert dtypes_fit(anatomy(make(plan, model=LAYERS))) is fit
+    both = Fsdp2Plan(units=(*plan.units, Fsdp2Unit(path="1", precision=told)))
+    assert dtypes_fit(anatomy(make(both, model=LAYERS)))
+
+
 def test_inner_units_of_fsdp1_cast_inputs_if_told_and_outputs_never() -> None:
     half = Precision(param="float16", cast_inputs=True)
     for root, fit in ((half, True), (None, False)):

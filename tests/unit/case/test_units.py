@@ -33,7 +33,7 @@ from fsdpfuzz.case import (
     unit_of,
     within,
 )
-from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.case.operations import Clip, Op, OptimState, Rebuild, StateDict, Step
 
 MODEL = Sequential(
     children=(
@@ -210,6 +210,26 @@ def test_options_that_must_not_differ() -> None:
     assert names(make(Fsdp1Plan(units=apart))) == []
 
 
+@pytest.mark.parametrize(
+    ("op", "refused"),
+    [
+        (OptimState(), True),
+        (OptimState(own=True), True),
+        (Rebuild(plan=fsdp1("0", "1")), True),
+        (StateDict(), False),
+    ],
+)
+def test_an_optimizer_of_units_that_are_shown_in_two_ways_is_not_saved(
+    op: Op, refused: bool
+) -> None:
+    apart = (Fsdp1Unit(path="0", use_orig_params=True), Fsdp1Unit(path="1"))
+    program = (Forward(), Backward(), Step(), op)
+    case = make(Fsdp1Plan(units=apart), program=program)
+    assert names(case) == ["fsdp1_mixed_optimizer_state"] * refused
+    assert names(make(fsdp1("0", "1"), program=program)) == []
+    assert names(msgspec.structs.replace(case, optimizer=None)) == []
+
+
 MESSAGES = {
     # As torch 2.13.0 gives them.
     "fsdp1_mixed_requires_grad": [
@@ -220,6 +240,7 @@ MESSAGES = {
         "Expects one homogeneous value for _use_orig_params but got {False, True}",
         "Expects one homogeneous value for limit_all_gathers but got {False, True}",
     ],
+    "fsdp1_mixed_optimizer_state": ["Not all FSDP modules have the same _use_orig_params value"],
     "fsdp1_scalar_parameter": [
         "FSDP doesn't support scalar parameters. Change gain to a 1D tensor with numel equal to 1."
     ],

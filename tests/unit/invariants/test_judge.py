@@ -49,6 +49,22 @@ def test_a_documented_text_in_the_middle_of_training_is_a_refusal() -> None:
     assert judge(CASE, observed(errors=(refusal, refusal))).status == "rejected"
 
 
+@pytest.mark.parametrize(
+    ("told", "type_", "status"),
+    [
+        ("Not all FSDP modules have the same _use_orig_params value", "AssertionError", "rejected"),
+        ("Not all FSDP modules have the same _use_orig_params value", "RuntimeError", "finding"),
+        ("Not all FSDP modules are sharded", "AssertionError", "finding"),
+        ("Expects one homogeneous value for limit_all_gathers", "AssertionError", "finding"),
+    ],
+)
+def test_an_assertion_is_a_refusal_where_that_is_how_it_comes(
+    told: str, type_: str, status: str
+) -> None:
+    refusal = raised(type=type_, message=told)
+    assert judge(CASE, observed(errors=(refusal, refusal))).status == status
+
+
 def test_a_refusal_of_the_reference_is_not_a_rejection() -> None:
     ours = raised(type="ValueError", documented=True, stage="reference-float64:forward[0]")
     (finding,) = judge(CASE, observed(errors=(ours, ours))).findings

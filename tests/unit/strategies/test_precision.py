@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import CaseSpec, Precision, anatomy, cast_buffer, features, is_sound
+from typing import Any
+
+import pytest
+
+from fsdpfuzz.case import (
+    CaseSpec,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Plan,
+    Precision,
+    Sequential,
+    anatomy,
+    cast_buffer,
+    features,
+    is_sound,
+)
 from fsdpfuzz.strategies import cases
+from fsdpfuzz.strategies.drawing import _FIRST, Drawing
+from fsdpfuzz.strategies.units import precision
+from tests.unit.case.test_units import make
 from tests.unit.strategies.minimal import minimal
 from tests.unit.strategies.sample import everything, sample
 
@@ -44,3 +65,21 @@ def test_gradients_are_added_up_in_a_wider_dtype() -> None:
     least = minimal(cases(), accumulates)
     assert [op.kind() for op in least.program] == ["forward", "backward"] * 2 + ["step"]
     assert minimal(cases()).plan.units[0].precision is None
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [Fsdp1Plan(units=(Fsdp1Unit(path="0"),)), Fsdp2Plan(units=(Fsdp2Unit(path="0"),))],
+)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_layer_in_no_unit_takes_float32_alone(plan: Plan, layers: int) -> None:
+    """Two layers are one unit and one in none: as no training has it, but saving."""
+    lots = iter((127, 0, 0, 0))
+
+    def draw(strategy: Any, label: object = None) -> Any:
+        return _FIRST + next(lots)
+
+    d = Drawing(draw, "parity", make(plan, model=Sequential(children=(Linear(out=2),) * layers)))
+    precision.draw(d)
+    assert next(lots, None) is None
+    assert bool(policies(d.case)) == (layers == 1)
