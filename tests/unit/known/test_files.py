@@ -109,7 +109,7 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
     (
         {"when": when(parameter={"api": ["x"]})},
         "$.when.parameter",
-        "it has frozen, frozen_with_gradient, lacking, loaded_frozen, rows, sharded_along, tied, "
+        "it has frozen, frozen_with_gradient, lacking, loaded_frozen, rows, sharded_along, "
         "used",
     ),
     (
