@@ -7,7 +7,7 @@ is held to where they change what it can promise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -52,6 +52,35 @@ def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
         path
         for path, owned in a.owned.items()
         if owned and all(p.fqn in frozen or not p.used for p in owned)
+    )
+
+
+@lru_cache(maxsize=64)
+def quiet_units(a: Anatomy) -> frozenset[str]:
+    """Units that some forward calls, and gives no gradient to any parameter that they manage.
+
+    All of them are frozen by then, or unused, or lie on another path of a switch.
+    """
+    found: set[str] = set()
+    for rank in range(a.case.world_size) if a.switches else range(1):
+        for i, op, now in a.situations(rank):
+            if not isinstance(op, Forward) or not op.grad:
+                continue
+            b = a.at(i)
+            called = {call.path for call in b.calls(op, now)}
+            for path, owned in b.owned.items():
+                used = [p.fqn for p in owned if p.used and now.trained[p.fqn]]
+                if owned and path in called and not any(_on_path(a, n, called) for n in used):
+                    found.add(path)
+    return frozenset(found)
+
+
+def _on_path(a: Anatomy, fqn: str, called: Collection[str]) -> bool:
+    """Whether what holds a parameter is called by the switches that it lies in."""
+    return all(
+        any(within(fqn, path) and within(path, switch) for path in called if path != switch)
+        for switch in a.switches
+        if within(fqn, switch)
     )
 
 
@@ -235,6 +264,12 @@ class HazardsDimension(Dimension):
             group="Wrapping",
             values=ON,
         ),
+        "quiet": Feature(
+            about="on when a forward that calls the unit gives none of its parameters a gradient: "
+            "all are frozen, unused or on another path of a switch",
+            group="Wrapping",
+            values=ON,
+        ),
         "reduced_again": Feature(
             about="on when a backward meets gradients of the unit that were reduced before",
             group="Training",
@@ -312,6 +347,7 @@ class HazardsDimension(Dimension):
         few = "few" if numel < a.shards(path) else "many"
         yield "elements", str(numel) if numel < 2 else few
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
+        yield "quiet", on(path in quiet_units(a))
         yield "reduced_again", on(path in reduced_again(a))
         yield "identity", on(path in identity_units(a))
         repeats = repeated_places(a)

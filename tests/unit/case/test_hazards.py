@@ -10,6 +10,7 @@ from fsdpfuzz.case import (
     CaseSpec,
     Checkpoint,
     Dense,
+    Flip,
     Forward,
     Fsdp1Plan,
     Idle,
@@ -275,3 +276,36 @@ def test_a_backward_meets_reduced_gradients(program: tuple[Op, ...], expected: l
     a = anatomy(make(fsdp1("", "0"), model=LAYERS, program=program))
     units = [path for path in a.units if unit_features(a, path)["reduced_again"] == "on"]
     assert units == expected
+
+
+BRANCHES = ("0.branches.0", "0.branches.1")
+SWITCH = Sequential(children=(Switch(children=(Linear(out=4), Linear(out=4))), Linear(out=4)))
+FREEZE_LAST = RequiresGrad(parameters=("1.weight", "1.bias"), value=False)
+
+
+@pytest.mark.parametrize(
+    ("units", "program", "expected"),
+    [
+        (("", "0", BRANCHES[0]), ONCE, ["0"]),
+        (("", "0", BRANCHES[1]), ONCE, []),
+        (("", "0"), ONCE, []),
+        # The unit on the other path is not called at all.
+        (("", *BRANCHES), ONCE, []),
+        (("", "0", BRANCHES[1]), (*ONCE, Flip(path="0", ranks=(1,)), *ONCE), ["0"]),
+        (("", "1"), (*ONCE, FREEZE_LAST, *ONCE), ["1"]),
+        (("", "1"), (*ONCE, FREEZE_LAST), []),
+        (("", "1"), (*ONCE, FREEZE_LAST, Forward(grad=False)), []),
+    ],
+)
+def test_a_forward_gives_a_unit_no_gradient(
+    units: tuple[str, ...], program: tuple[Op, ...], expected: list[str]
+) -> None:
+    a = anatomy(make(orig(*units), model=SWITCH, program=program))
+    found = [path for path in a.units if unit_features(a, path)["quiet"] == "on"]
+    assert found == expected
+
+
+def test_a_unit_of_what_is_never_used_is_quiet_only_where_it_is_called() -> None:
+    for units, expected in ((("", "1"), ["1"]), (("", "1.idle"), []), (("",), [])):
+        a = anatomy(make(orig(*units), model=IDLE, program=ONCE))
+        assert [path for path in a.units if unit_features(a, path)["quiet"] == "on"] == expected
