@@ -15,7 +15,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.flow import requires
-from fsdpfuzz.case.modules import Repeat
+from fsdpfuzz.case.modules import SEVERAL, Repeat
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
@@ -56,12 +56,13 @@ def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def quiet_units(a: Anatomy) -> frozenset[str]:
+def quiet_units(a: Anatomy) -> Mapping[str, str]:
     """Units that some forward calls, and gives no gradient to any parameter that they manage.
 
-    All of them are frozen by then, or unused, or lie on another path of a switch.
+    ``frozen`` where a forward finds all of them frozen, ``on`` where they are frozen, unused or on
+    another path of a switch.
     """
-    found: set[str] = set()
+    found: dict[str, str] = {}
     for rank in range(a.case.world_size) if a.switches else range(1):
         for i, op, now in a.situations(rank):
             if not isinstance(op, Forward) or not op.grad:
@@ -69,10 +70,11 @@ def quiet_units(a: Anatomy) -> frozenset[str]:
             b = a.at(i)
             called = {call.path for call in b.calls(op, now)}
             for path, owned in b.owned.items():
-                used = [p.fqn for p in owned if p.used and now.trained[p.fqn]]
+                trained = [p.fqn for p in owned if now.trained[p.fqn]]
+                used = [p.fqn for p in owned if p.used and p.fqn in trained]
                 if owned and path in called and not any(_on_path(a, n, called) for n in used):
-                    found.add(path)
-    return frozenset(found)
+                    found[path] = found.get(path, "on") if trained else "frozen"
+    return found
 
 
 def _on_path(a: Anatomy, fqn: str, called: Collection[str]) -> bool:
@@ -104,8 +106,11 @@ def identity_units(a: Anatomy) -> tuple[str, ...]:
     found = []
     for path, unit in a.unit_at.items():
         place = a.by_path[path]
-        # A module with a second input gives its only module's output back.
-        node = a.by_path[join(path, "inner")].node if place.kind == "sided" else place.node
+        node = place.node
+        if place.kind == "sided":  # it gives its only module's output back
+            node = a.by_path[join(path, "inner")].node
+        elif place.kind == SEVERAL:  # and that one puts out of it what came in
+            node = a.by_path[path.rpartition(".")[0]].node
         if node is not None and node.returns_its_input():
             found.append(unit)
     return tuple(found)
@@ -265,10 +270,10 @@ class HazardsDimension(Dimension):
             values=ON,
         ),
         "quiet": Feature(
-            about="on when a forward that calls the unit gives none of its parameters a gradient: "
-            "all are frozen, unused or on another path of a switch",
+            about="off, on (a forward that calls the unit gives none of its parameters a gradient: "
+            "they are frozen, unused or on another path of a switch), frozen (all are, by then)",
             group="Wrapping",
-            values=ON,
+            values=("off", "on", "frozen"),
         ),
         "reduced_again": Feature(
             about="on when a backward meets gradients of the unit that were reduced before",
@@ -347,7 +352,7 @@ class HazardsDimension(Dimension):
         few = "few" if numel < a.shards(path) else "many"
         yield "elements", str(numel) if numel < 2 else few
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
-        yield "quiet", on(path in quiet_units(a))
+        yield "quiet", quiet_units(a).get(path, "off")
         yield "reduced_again", on(path in reduced_again(a))
         yield "identity", on(path in identity_units(a))
         repeats = repeated_places(a)

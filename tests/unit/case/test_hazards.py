@@ -286,26 +286,33 @@ FREEZE_LAST = RequiresGrad(parameters=("1.weight", "1.bias"), value=False)
 @pytest.mark.parametrize(
     ("units", "program", "expected"),
     [
-        (("", "0", BRANCHES[0]), ONCE, ["0"]),
-        (("", "0", BRANCHES[1]), ONCE, []),
-        (("", "0"), ONCE, []),
+        (("", "0", BRANCHES[0]), ONCE, {"0": "on"}),
+        (("", "0", BRANCHES[1]), ONCE, {}),
+        (("", "0"), ONCE, {}),
         # The unit on the other path is not called at all.
-        (("", *BRANCHES), ONCE, []),
-        (("", "0", BRANCHES[1]), (*ONCE, Flip(path="0", ranks=(1,)), *ONCE), ["0"]),
-        (("", "1"), (*ONCE, FREEZE_LAST, *ONCE), ["1"]),
-        (("", "1"), (*ONCE, FREEZE_LAST), []),
-        (("", "1"), (*ONCE, FREEZE_LAST, Forward(grad=False)), []),
+        (("", *BRANCHES), ONCE, {}),
+        # What a flip leaves behind is frozen, too.
+        (("", "0", BRANCHES[1]), (*ONCE, Flip(path="0", ranks=(1,)), *ONCE), {"0": "frozen"}),
+        (("", "1"), (*ONCE, FREEZE_LAST, *ONCE), {"1": "frozen"}),
+        (("", "1"), (*ONCE, FREEZE_LAST), {}),
+        (("", "1"), (*ONCE, FREEZE_LAST, Forward(grad=False)), {}),
     ],
 )
 def test_a_forward_gives_a_unit_no_gradient(
-    units: tuple[str, ...], program: tuple[Op, ...], expected: list[str]
+    units: tuple[str, ...], program: tuple[Op, ...], expected: dict[str, str]
 ) -> None:
-    a = anatomy(make(orig(*units), model=SWITCH, program=program))
-    found = [path for path in a.units if unit_features(a, path)["quiet"] == "on"]
-    assert found == expected
+    assert quiet(make(orig(*units), model=SWITCH, program=program)) == expected
 
 
 def test_a_unit_of_what_is_never_used_is_quiet_only_where_it_is_called() -> None:
-    for units, expected in ((("", "1"), ["1"]), (("", "1.idle"), []), (("",), [])):
-        a = anatomy(make(orig(*units), model=IDLE, program=ONCE))
-        assert [path for path in a.units if unit_features(a, path)["quiet"] == "on"] == expected
+    for units, expected in ((("", "1"), {"1": "on"}), (("", "1.idle"), {}), (("",), {})):
+        assert quiet(make(orig(*units), model=IDLE, program=ONCE)) == expected
+    frozen = ("1.idle.weight", "1.idle.bias")
+    case = make(orig("", "1"), model=IDLE, program=ONCE, frozen=frozen)
+    assert quiet(case) == {"1": "frozen"}
+
+
+def quiet(case: CaseSpec) -> dict[str, str]:
+    a = anatomy(case)
+    told = {path: unit_features(a, path)["quiet"] for path in a.units}
+    return {path: how for path, how in told.items() if how != "off"}
