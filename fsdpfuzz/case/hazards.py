@@ -7,7 +7,7 @@ is held to where they change what it can promise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,10 +15,11 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.flow import requires
-from fsdpfuzz.case.modules import Repeat
+from fsdpfuzz.case.modules import SEVERAL, Repeat
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
+from fsdpfuzz.case.operations.state_dict import takes_local
 from fsdpfuzz.case.optimizer import stateless, unstepped
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
@@ -56,6 +57,37 @@ def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
     )
 
 
+@lru_cache(maxsize=64)
+def quiet_units(a: Anatomy) -> Mapping[str, str]:
+    """Units that some forward calls, and gives no gradient to any parameter that they manage.
+
+    ``frozen`` where a forward finds all of them frozen, ``on`` where they are frozen, unused or on
+    another path of a switch.
+    """
+    found: dict[str, str] = {}
+    for rank in range(a.case.world_size) if a.switches else range(1):
+        for i, op, now in a.situations(rank):
+            if not isinstance(op, Forward) or not op.grad:
+                continue
+            b = a.at(i)
+            called = {call.path for call in b.calls(op, now)}
+            for path, owned in b.owned.items():
+                trained = [p.fqn for p in owned if now.trained[p.fqn]]
+                used = [p.fqn for p in owned if p.used and p.fqn in trained]
+                if owned and path in called and not any(_on_path(a, n, called) for n in used):
+                    found[path] = found.get(path, "on") if trained else "frozen"
+    return found
+
+
+def _on_path(a: Anatomy, fqn: str, called: Collection[str]) -> bool:
+    """Whether what holds a parameter is called by the switches that it lies in."""
+    return all(
+        any(within(fqn, path) and within(path, switch) for path in called if path != switch)
+        for switch in a.switches
+        if within(fqn, switch)
+    )
+
+
 def kept_whole(a: Anatomy) -> tuple[str, ...]:
     """Units that fsdp1 leaves unsharded between forward and backward."""
     return tuple(
@@ -76,8 +108,11 @@ def identity_units(a: Anatomy) -> tuple[str, ...]:
     found = []
     for path, unit in a.unit_at.items():
         place = a.by_path[path]
-        # A module with a second input gives its only module's output back.
-        node = a.by_path[join(path, "inner")].node if place.kind == "sided" else place.node
+        node = place.node
+        if place.kind == "sided":  # it gives its only module's output back
+            node = a.by_path[join(path, "inner")].node
+        elif place.kind == SEVERAL:  # and that one puts out of it what came in
+            node = a.by_path[path.rpartition(".")[0]].node
         if node is not None and node.returns_its_input():
             found.append(unit)
     return tuple(found)
@@ -256,6 +291,12 @@ class HazardsDimension(Dimension):
             group="Wrapping",
             values=ON,
         ),
+        "quiet": Feature(
+            about="off, on (a forward that calls the unit gives none of its parameters a gradient: "
+            "they are frozen, unused or on another path of a switch), frozen (all are, by then)",
+            group="Wrapping",
+            values=("off", "on", "frozen"),
+        ),
         "reduced_again": Feature(
             about="on when a backward meets gradients of the unit that were reduced before",
             group="Training",
@@ -278,6 +319,12 @@ class HazardsDimension(Dimension):
         ),
         "called": Feature(
             about="off when no forward ever calls the unit", group="Wrapping", values=ON
+        ),
+        "local_state": Feature(
+            about="on when a local state dict is taken (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
         ),
         "misnamed": Feature(
             about="on when torch.distributed.checkpoint takes the optimizer's state, and a "
@@ -333,6 +380,7 @@ class HazardsDimension(Dimension):
         few = "few" if numel < a.shards(path) else "many"
         yield "elements", str(numel) if numel < 2 else few
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
+        yield "quiet", quiet_units(a).get(path, "off")
         yield "reduced_again", on(path in reduced_again(a))
         yield "identity", on(path in identity_units(a))
         repeats = repeated_places(a)
@@ -340,6 +388,7 @@ class HazardsDimension(Dimension):
         yield "repeated", on(any(within(n, r) and n != r for n in names for r in repeats))
         yield "called", on(path in called_units(a))
         if a.fsdp1:
+            yield "local_state", on(takes_local(a.case.program))
             yield "misnamed", on(path in misnamed_units(a))
         else:
             yield "quiet_end", on(len(a.modules_of(path)) > 1 and quiet_end(a, path))

@@ -59,6 +59,10 @@ class Outputs(NodeBase, tag="outputs", frozen=True, kw_only=True):
         yield Called(inner, grad, x, asked=True)
         return (yield from walk.visit(self.body, join(inner, "body"), x, grad=grad))
 
+    def returns_its_input(self) -> bool:
+        """If the body does, and its output is what counts."""
+        return not self.both and self.body.returns_its_input()
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         body = build(Child("inner.body", self.body, width))

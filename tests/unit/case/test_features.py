@@ -35,6 +35,7 @@ from fsdpfuzz.case import (
     parameter_features,
     unit_features,
 )
+from fsdpfuzz.case.modules import Outputs
 from fsdpfuzz.case.operations import ClearGrad
 from tests.unit.case.saved import documents, saved
 from tests.unit.case.test_units import fsdp1, fsdp2, make
@@ -109,6 +110,11 @@ BY_CLASS = Fsdp1Plan(units=(Fsdp1Unit(path=""),), wrap="module_classes", classes
             {"identity_unit": "off"},
         ),
         (make(fsdp1(""), model=Switch(children=(Linear(out=4), Idle()))), {"identity_unit": "on"}),
+        (make(fsdp1(""), model=Outputs(body=Idle())), {"identity_unit": "on"}),
+        (make(fsdp1("inner"), model=Outputs(body=Idle())), {"identity_unit": "on"}),
+        # What is put out is a sum.
+        (make(fsdp1("", "inner"), model=Outputs(body=Idle(), both=True)), {"identity_unit": "off"}),
+        (make(fsdp1("", "inner"), model=Outputs(body=Linear(out=4))), {"identity_unit": "off"}),
         (make(fsdp2(""), twins=(Variant(name="other", frozen=()),)), {"variants": "frozen"}),
     ],
 )

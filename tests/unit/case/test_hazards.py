@@ -10,6 +10,7 @@ from fsdpfuzz.case import (
     CaseSpec,
     Checkpoint,
     Dense,
+    Flip,
     Forward,
     Fsdp1Plan,
     Idle,
@@ -26,7 +27,7 @@ from fsdpfuzz.case import (
     parameter_features,
     unit_features,
 )
-from fsdpfuzz.case.operations import ClearGrad, Op, OptimState, ZeroGrad
+from fsdpfuzz.case.operations import ClearGrad, Op, OptimState, StateDict, ZeroGrad
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 LAYERS = Sequential(children=(Linear(out=4), Linear(out=4)))
@@ -275,3 +276,51 @@ def test_a_backward_meets_reduced_gradients(program: tuple[Op, ...], expected: l
     a = anatomy(make(fsdp1("", "0"), model=LAYERS, program=program))
     units = [path for path in a.units if unit_features(a, path)["reduced_again"] == "on"]
     assert units == expected
+
+
+BRANCHES = ("0.branches.0", "0.branches.1")
+SWITCH = Sequential(children=(Switch(children=(Linear(out=4), Linear(out=4))), Linear(out=4)))
+FREEZE_LAST = RequiresGrad(parameters=("1.weight", "1.bias"), value=False)
+
+
+@pytest.mark.parametrize(
+    ("units", "program", "expected"),
+    [
+        (("", "0", BRANCHES[0]), ONCE, {"0": "on"}),
+        (("", "0", BRANCHES[1]), ONCE, {}),
+        (("", "0"), ONCE, {}),
+        # The unit on the other path is not called at all.
+        (("", *BRANCHES), ONCE, {}),
+        # What a flip leaves behind is frozen, too.
+        (("", "0", BRANCHES[1]), (*ONCE, Flip(path="0", ranks=(1,)), *ONCE), {"0": "frozen"}),
+        (("", "1"), (*ONCE, FREEZE_LAST, *ONCE), {"1": "frozen"}),
+        (("", "1"), (*ONCE, FREEZE_LAST), {}),
+        (("", "1"), (*ONCE, FREEZE_LAST, Forward(grad=False)), {}),
+    ],
+)
+def test_a_forward_gives_a_unit_no_gradient(
+    units: tuple[str, ...], program: tuple[Op, ...], expected: dict[str, str]
+) -> None:
+    assert quiet(make(orig(*units), model=SWITCH, program=program)) == expected
+
+
+def test_a_unit_of_what_is_never_used_is_quiet_only_where_it_is_called() -> None:
+    for units, expected in ((("", "1"), {"1": "on"}), (("", "1.idle"), {}), (("",), {})):
+        assert quiet(make(orig(*units), model=IDLE, program=ONCE)) == expected
+    frozen = ("1.idle.weight", "1.idle.bias")
+    case = make(orig("", "1"), model=IDLE, program=ONCE, frozen=frozen)
+    assert quiet(case) == {"1": "frozen"}
+
+
+def quiet(case: CaseSpec) -> dict[str, str]:
+    a = anatomy(case)
+    told = {path: unit_features(a, path)["quiet"] for path in a.units}
+    return {path: how for path, how in told.items() if how != "off"}
+
+
+def test_a_local_state_dict_is_one_of_several() -> None:
+    for form, told in (("local", "on"), ("full", "off")):
+        program = (*ONCE, StateDict(form="sharded"), StateDict(form=form))  # type: ignore[arg-type]
+        a = anatomy(make(fsdp1("", "0"), model=LAYERS, program=program))
+        assert {unit_features(a, path)["local_state"] for path in a.units} == {told}
+    assert "local_state" not in unit_features(anatomy(make(fsdp2(""), program=ONCE)), "")
