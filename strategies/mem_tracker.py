@@ -10,7 +10,7 @@ ITERATIONS = (1, 2, 3)
 
 def draw(d: Drawing) -> None:
     """fsdp2 with the root as a unit, through plain iterations. Shrinks towards no tracker."""
-    wanted = d.chance(2, memory=60)
+    wanted = d.chance(4, memory=60)
     whole = isinstance(d.case.plan, Fsdp2Plan) and "" in d.a.options and d.trains
     if not wanted or not whole or d.case.twins or d.parting != "never":
         return

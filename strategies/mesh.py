@@ -23,7 +23,7 @@ def draw(d: Drawing) -> None:
     none, then towards few replicas.
     """
     size = d.case.world_size
-    often = 40 if leaves_for_later(d) else 12 if size < FOUR else 25
+    often = 40 if leaves_for_later(d) else 20 if size < FOUR else 35
     wanted, mixed = d.chance(often), d.chance(12)
     sizes = [n for n in range(size, 0, -1) if size % n == 0]
     # Two axes of several ranks as often as the two meshes that have an axis of one.

@@ -12,7 +12,7 @@ from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.strategies.operations.backward import after_reductions
 from fsdpfuzz.strategies.operations.program import Program
 
-_NORMS: tuple[Literal[1, 2, "inf"], ...] = (2, 2, 1, "inf")
+_NORMS: tuple[Literal[1, 2, "inf"], ...] = (2, 1, "inf")
 _SIZES = (1.0, 0.1, 0.3, 3.0, 10.0, 30.0)
 
 
@@ -22,7 +22,7 @@ def draw(program: Program) -> None:
     Shrinks towards none, then towards the 2-norm and 1.
     """
     d = program.d
-    if d.apart or not d.trains or not d.chance(6, parity=10):
+    if d.apart or not d.trains or not d.chance(16, parity=24):
         return
     clip = _drawn(program)
     for iteration, a in zip(program.iterations, _plans(program), strict=True):

@@ -27,7 +27,7 @@ def _accumulated(program: Program) -> None:
     """
     d = program.d
     wide = any(reduced_in(unit) != computed_in(unit) for unit in d.case.plan.units)
-    if not d.chance(65 if wide else 31):
+    if not d.chance(65 if wide else 40):
         return
     synced, joined = not d.chance(75 if wide else 50), d.chance(15)
     for iteration in program.iterations:
@@ -46,7 +46,7 @@ def _alone(program: Program) -> None:
             continue
         dropped = d.chance(40)
         lone = Forward(drop=True) if dropped else Forward(grad=False)
-        if i and not dropped and d.chance(12):
+        if i and not dropped and d.chance(30):
             lone = Forward(grad=False, target=_target(program))
         gap += [lone] * d.between(1, 2)
 

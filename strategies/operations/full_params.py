@@ -12,7 +12,7 @@ def draw(program: Program) -> None:
     Offload is rare: on a CPU it is known to fail. Shrinks towards none, then towards reading.
     """
     d = program.d
-    if d.parting != "never" or not d.chance(6, state_dict=20):
+    if d.parting != "never" or not d.chance(9, state_dict=20):
         return
     trained = [p.fqn for p in d.a.distinct if p.used and p.fqn not in d.a.frozen]
     for _ in range(d.between(1, 2)):

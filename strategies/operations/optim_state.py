@@ -23,7 +23,7 @@ def draw(program: Program) -> None:
     Shrinks towards none, then towards a full one.
     """
     d = program.d
-    if d.parting != "never" or d.a.switches or not d.chance(4, state_dict=28):
+    if d.parting != "never" or d.a.switches or not d.chance(10, state_dict=40):
         return
     if not holds_parameters(d.a):
         return

@@ -18,7 +18,7 @@ def draw(program: Program) -> None:
     Shrinks towards none; in a program without training, towards one full state dict.
     """
     d = program.d
-    if d.parting != "never" or (d.trains and not d.chance(6, state_dict=95, exec_order=15)):
+    if d.parting != "never" or (d.trains and not d.chance(10, state_dict=95, exec_order=15)):
         return
     forms: tuple[Form, ...] = ("full", "sharded", "local") if d.a.fsdp1 else ("full", "sharded")
     if any(getattr(unit, "use_orig_params", False) for unit in d.a.options.values()):
