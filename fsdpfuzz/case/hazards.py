@@ -305,6 +305,13 @@ class HazardsDimension(Dimension):
         "identity": Feature(
             about="on when the unit's module returns its very input", group="Wrapping", values=ON
         ),
+        "early_end": Feature(
+            about="on when backward may be done with the unit before a recomputation asks for "
+            "it: it returns its input, or is called several times in a forward (fsdp2 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp2",),
+        ),
         "repeated": Feature(
             about="on when the unit, or what it manages, is called several times in a forward",
             group="Wrapping",
@@ -382,15 +389,18 @@ class HazardsDimension(Dimension):
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
         yield "quiet", quiet_units(a).get(path, "off")
         yield "reduced_again", on(path in reduced_again(a))
-        yield "identity", on(path in identity_units(a))
+        identity = path in identity_units(a)
+        yield "identity", on(identity)
         repeats = repeated_places(a)
         names = (path, *a.names_in(path))
-        yield "repeated", on(any(within(n, r) and n != r for n in names for r in repeats))
+        again = any(within(n, r) and n != r for n in names for r in repeats)
+        yield "repeated", on(again)
         yield "called", on(path in called_units(a))
         if a.fsdp1:
             yield "local_state", on(takes_local(a.case.program))
             yield "misnamed", on(path in misnamed_units(a))
         else:
+            yield "early_end", on(identity or again)
             yield "quiet_end", on(len(a.modules_of(path)) > 1 and quiet_end(a, path))
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
