@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Fsdp1Plan, within
+from fsdpfuzz.case.units.ignored import shared_with_others
 from fsdpfuzz.case.wrap import WrapDimension
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.strategies.drawing import Drawing, one_unit
@@ -25,6 +26,7 @@ def draw(d: Drawing) -> None:
         if place.path != listed[i]
         and within(place.path, listed[i])
         and not any(within(module, place.path) for module in d.a.unit_at)
+        and shared_with_others(d.a, place.path) is None
     ]
     before = d.case
     if inner:

@@ -249,10 +249,12 @@ def may_lack_state(a: Anatomy) -> bool:
 
     ``StateDictOptions`` documents that ``strict`` refuses to load that.
     """
+    # Hazards are told of whole programs, so they know all operations.
+    from fsdpfuzz.case.hazards import cut_gradients
+
     case = a.case
-    reentrant = any(c.reentrant for c in case.checkpoints) and not case.inputs.needs_grad()
     return (
-        reentrant
+        bool(cut_gradients(a, plain=True))
         or bool(case.held_out)
         or bool(a.switches)
         or any(not p.used and p.fqn not in a.frozen for p in a.parameters)

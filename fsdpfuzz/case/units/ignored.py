@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Inside, Items, Value, call
 from fsdpfuzz.case.units.listing import Listing, shown
 from fsdpfuzz.errors import CaseError
@@ -51,3 +52,17 @@ class Ignored(Listing):
                 raise CaseError(f"the model has no module {path!r}", path=f"{at}[{i}]")
             if path in unit.ignored[:i]:
                 raise CaseError(f"{path!r} stands here twice", path=f"{at}[{i}]")
+            if (name := shared_with_others(a, path)) is not None:
+                # A parameter is ignored wherever it stands, so by its other name as well.
+                text = f"{path!r} shares {name!r} with a module that is not ignored"
+                raise CaseError(text, path=f"{at}[{i}]")
+
+
+def shared_with_others(a: Anatomy, path: str) -> str | None:
+    """A parameter, by its source, that has one name inside the module at ``path`` and one outside.
+
+    None without any.
+    """
+    ties = {tie.target: tie.source for tie in a.case.ties} | a.brought_ties
+    split = (s for t, s in ties.items() if within(t, path) != within(s, path))
+    return next(split, None)

@@ -8,12 +8,15 @@ import pytest
 from fsdpfuzz.case import (
     Backward,
     CaseSpec,
+    Checkpoint,
+    Embedding,
     Forward,
     Idle,
     Linear,
     RequiresGrad,
     Sequential,
     Step,
+    Tokens,
     ZeroGrad,
     anatomy,
     check,
@@ -212,3 +215,19 @@ def test_words() -> None:
         "optimizer state, full, to CPU, broadcast, flattened, ignore frozen, "
         "into a new optimizer, not strict"
     )
+
+
+def test_strict_where_a_reentrant_checkpoint_leaves_out_gradients() -> None:
+    """Only where no input requires grad: not behind an embedding that is trained."""
+    model = Sequential(children=(Embedding(rows=2, out=1), Linear(out=1)))
+    checkpoints = (Checkpoint(path="1", reentrant=True),)
+    case = msgspec.structs.replace(
+        asked(OptimState(), api="fsdp2"),
+        model=model,
+        inputs=Tokens(batch=1, length=2),
+        plan=fsdp2(""),
+        checkpoints=checkpoints,
+    )
+    check(case)
+    with pytest.raises(CaseError, match="a parameter may have no state, which strict asks for"):
+        check(msgspec.structs.replace(case, frozen=("0.weight",)))

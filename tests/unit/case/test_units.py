@@ -6,6 +6,7 @@ import re
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from fsdpfuzz.case import (
     REJECTIONS,
@@ -25,7 +26,10 @@ from fsdpfuzz.case import (
     Residual,
     Sequential,
     Tie,
+    Tokens,
+    Transformer,
     anatomy,
+    check,
     foreseen_rejections,
     mixed_units,
     needs_gloo,
@@ -34,6 +38,7 @@ from fsdpfuzz.case import (
     within,
 )
 from fsdpfuzz.case.operations import Clip, Op, OptimState, Rebuild, StateDict, Step
+from fsdpfuzz.errors import CaseError
 
 MODEL = Sequential(
     children=(
@@ -126,6 +131,21 @@ def test_classes_become_the_places_of_their_kinds() -> None:
     assert a.owners["2.gain"] == ""
     assert unit_of(plan, "0.up") == Fsdp1Unit(path="", sharding="NO_SHARD")
     assert a.options["0.up"] == unit_of(plan, "0.up")
+
+
+@pytest.mark.parametrize("plan", [fsdp1(""), fsdp2("")], ids=["fsdp1", "fsdp2"])
+def test_an_ignored_module_shares_no_parameter_with_another(plan: Plan) -> None:
+    """Its parameters are ignored by all their names: ``embed.weight`` with ``head.weight``."""
+    unit = replace(plan.units[0], ignored=("head",))
+    tied = Transformer(rows=2, width=2)
+    case = replace(
+        make(replace(plan, units=(unit,)), model=tied, program=()), inputs=Tokens(batch=1, length=1)
+    )
+    with pytest.raises(CaseError, match=r"'head' shares 'embed.weight'") as refused:
+        check(case)
+    assert refused.value.path == "$.plan.units[0].ignored[0]"
+    both = replace(unit, ignored=("transformer",))
+    check(replace(case, plan=replace(plan, units=(both,))))
 
 
 def test_an_ignored_module_has_no_owner() -> None:
