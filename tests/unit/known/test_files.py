@@ -110,7 +110,7 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
         {"when": when(parameter={"api": ["x"]})},
         "$.when.parameter",
         "it has frozen, frozen_with_gradient, lacking, loaded_frozen, rows, sharded_along, "
-        "used",
+        "stateless, tied, unstepped, used",
     ),
     (
         {"when": when(case={"api": ["fsdp1", "fsdp3"]})},
