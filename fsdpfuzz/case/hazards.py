@@ -19,6 +19,7 @@ from fsdpfuzz.case.modules import SEVERAL, Repeat
 from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
+from fsdpfuzz.case.operations.state_dict import takes_local
 from fsdpfuzz.case.optimizer import stateless, unstepped
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
@@ -298,6 +299,12 @@ class HazardsDimension(Dimension):
         "called": Feature(
             about="off when no forward ever calls the unit", group="Wrapping", values=ON
         ),
+        "local_state": Feature(
+            about="on when a local state dict is taken (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+        ),
         "misnamed": Feature(
             about="on when torch.distributed.checkpoint takes the optimizer's state, and a "
             "checkpoint or offload wrapper lies around the unit, or inside it without "
@@ -360,6 +367,7 @@ class HazardsDimension(Dimension):
         yield "repeated", on(any(within(n, r) and n != r for n in names for r in repeats))
         yield "called", on(path in called_units(a))
         if a.fsdp1:
+            yield "local_state", on(takes_local(a.case.program))
             yield "misnamed", on(path in misnamed_units(a))
         else:
             yield "quiet_end", on(len(a.modules_of(path)) > 1 and quiet_end(a, path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
@@ -148,3 +148,8 @@ def dcp_options(
     }
     options: dict[str, Value] = {name: True for name, asked in given.items() if asked}
     return options | ({} if strict else {"strict": False})
+
+
+def takes_local(program: Iterable[OperationBase]) -> bool:
+    """Whether a local state dict is taken of fsdp1's units."""
+    return any(isinstance(op, StateDict) and op.form == "local" for op in program)

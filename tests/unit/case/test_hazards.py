@@ -27,7 +27,7 @@ from fsdpfuzz.case import (
     parameter_features,
     unit_features,
 )
-from fsdpfuzz.case.operations import ClearGrad, Op, OptimState, ZeroGrad
+from fsdpfuzz.case.operations import ClearGrad, Op, OptimState, StateDict, ZeroGrad
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 LAYERS = Sequential(children=(Linear(out=4), Linear(out=4)))
@@ -316,3 +316,11 @@ def quiet(case: CaseSpec) -> dict[str, str]:
     a = anatomy(case)
     told = {path: unit_features(a, path)["quiet"] for path in a.units}
     return {path: how for path, how in told.items() if how != "off"}
+
+
+def test_a_local_state_dict_is_one_of_several() -> None:
+    for form, told in (("local", "on"), ("full", "off")):
+        program = (*ONCE, StateDict(form="sharded"), StateDict(form=form))  # type: ignore[arg-type]
+        a = anatomy(make(fsdp1("", "0"), model=LAYERS, program=program))
+        assert {unit_features(a, path)["local_state"] for path in a.units} == {told}
+    assert "local_state" not in unit_features(anatomy(make(fsdp2(""), program=ONCE)), "")
