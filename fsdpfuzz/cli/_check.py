@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -32,6 +32,8 @@ EXAMPLES = 100
 PROPERTIES = ("parity", "state_dict", "checkpoint", "fine_tune", "memory")
 """All but the order of execution, of which nothing is known in a model of your own."""
 AS_IS = ("parity", "state_dict", "memory")
+AROUND = ("parity", "state_dict", "fine_tune")
+Depth = Literal["as_is", "around", "anyhow"]
 
 
 def add(app: typer.Typer) -> None:
@@ -43,7 +45,9 @@ def check_command(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="A Python file, or package.module, with model() and batch()."
+            metavar="TARGET",
+            help="A Python file, or package.module, with model() and batch(). FILE.py:NAME takes "
+            "them from `class NAME:` in it, and from the file what that lacks.",
         ),
     ],
     init: Annotated[
@@ -52,7 +56,16 @@ def check_command(
     anyhow: Annotated[
         bool,
         typer.Option(
-            "--anyhow", help="Wrap, freeze, checkpoint and train it in many ways. The default."
+            "--anyhow",
+            help="Wrap, freeze, checkpoint and train it in many ways. The default without shard.",
+        ),
+    ] = False,
+    around: Annotated[
+        bool,
+        typer.Option(
+            "--around",
+            help="As your shard(model, mesh) wraps it, with one or two things changed: what is "
+            "frozen, a checkpoint, a unit, the precision. The default with shard.",
         ),
     ] = False,
     as_is: Annotated[
@@ -125,16 +138,19 @@ def check_command(
 
     TARGET is a Python file with two functions. model() makes your nn.Module, without FSDP.
     batch(step, rank) makes what it is called with. `fsdpfuzz check --init mymodel.py` writes such
-    a file with comments. Your code is run, first without FSDP.
+    a file with comments, also on what else it may have. Your code is run, first without FSDP.
 
-    Exit code 0 if nothing was found, 1 if FSDP trains it differently, 2 if your code cannot be
-    checked, with the reason.
+    Exit code 0 if nothing was found, 1 if FSDP trains it differently or your code has a mistake
+    that is named, 2 if it cannot be checked, with the reason.
     """
     if init:
         write_template(Path(target))
         return
-    if anyhow and as_is:
-        raise UsageError("--anyhow and --as-is: give one of them")
+    depths: dict[Depth, bool] = {"as_is": as_is, "around": around, "anyhow": anyhow}
+    asked = [name for name, given in depths.items() if given]
+    if len(asked) > 1:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in asked)
+        raise UsageError(f"{options}: give one of them")
     if json is not None:
         writable_parent(json, "--json")
     if junit is not None:
@@ -156,45 +172,51 @@ def check_command(
         python=python,
     )
     settings = replace(settings, session=replace(settings.session, target=chosen))
-    seen = _seen(settings, chosen, as_is=as_is)
-    if not (anyhow or as_is) and "shard" in seen.functions:
-        raise UsageError(
-            f"{chosen.name} has shard(model, mesh): give --as-is, which trains the model as that "
-            "wraps it, or --anyhow, which wraps it in many ways"
-        )
-    mistakes = tuple(advice(seen))
-    for note in (*seen.notes, *mistakes):
-        print(f"{chosen.name}: {note}", file=sys.stderr)
+    seen = _seen(settings, chosen, asked)
+    depth: Depth = asked[0] if asked else "anyhow" if seen.plan is None else "around"
+    mistakes = (*seen.mistakes, *advice(seen))
+    for words in (*seen.notes, *mistakes):
+        print(f"{chosen.title}: {words}", file=sys.stderr)
+    if seen.stuck:
+        print(f"{chosen.title}: nothing can be trained before that is right", file=sys.stderr)
+        raise typer.Exit(1)
     if seen.refused:
         raise UsageError(
-            f"{chosen.name}: FSDP refuses to train the model as shard(model, mesh) wraps it: "
+            f"{chosen.title}: FSDP refuses to train the model as shard(model, mesh) wraps it: "
             f"{seen.refused}"
         )
-    settings = replace(settings, model=seen.model, plan=seen.plan)
+    settings = replace(settings, model=seen.model, plan=seen.plan, words=seen.program)
     if seen.plan is not None:
         from fsdpfuzz.case import Fsdp1Plan
 
         own: Api = "fsdp1" if isinstance(seen.plan, Fsdp1Plan) else "fsdp2"
         if own not in settings.apis:
             raise UsageError(f"--api: {api!r}, but shard(model, mesh) uses {own}")
-        settings = replace(settings, apis=(own,), properties=AS_IS)
-    code = run_parts([(settings, 1)], json, junit, more=ways_around)
+        properties = AROUND if depth == "around" else AS_IS
+        settings = replace(settings, apis=(own,), properties=properties, around=depth == "around")
+
+    def more(summary: Summary, known: Path | None) -> Iterator[str]:
+        yield from ways_around(summary, known)
+        for words in mistakes if summary.findings else ():
+            yield f"what is found may come from this: {words}"
+
+    code = run_parts([(settings, 1)], json, junit, more=more)
     raise typer.Exit(code or (1 if mistakes else 0))
 
 
-def _seen(settings: RunSettings, target: Target, *, as_is: bool) -> Seen:
+def _seen(settings: RunSettings, target: Target, asked: Sequence[Depth]) -> Seen:
     from fsdpfuzz.pool import look_at
 
+    wraps = "anyhow" not in asked
     size = max(settings.world_sizes)
-    seen = look_at(target, size, settings.session.python)
-    if not as_is:
-        return seen
-    if "shard" not in seen.functions:
+    seen = look_at(target, size, settings.session.python, wrapped=wraps)
+    if asked and wraps and "shard" not in seen.functions:
         raise UsageError(
-            f"--as-is: there is no function shard() in {target.name}: shard(model, mesh) wraps the "
-            "model by fully_shard or FullyShardedDataParallel; --anyhow does without"
+            f"--{asked[0].replace('_', '-')}: there is no function shard() in {target.title}: "
+            "shard(model, mesh) wraps the model by fully_shard or FullyShardedDataParallel; "
+            "--anyhow does without"
         )
-    return look_at(target, size, settings.session.python, as_is=True)
+    return seen
 
 
 def ways_around(summary: Summary, known: Path | None) -> Iterator[str]:

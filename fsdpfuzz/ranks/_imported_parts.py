@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -86,3 +87,18 @@ def fingerprint_of(tensors: Iterable[Any]) -> str:
             found.update(f"{t.dtype} {tuple(t.shape)}".encode())
             found.update(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
+
+
+def kind(value: object) -> str:
+    """What a value is, for who returned it."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)} and {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
+def where(error: BaseException, file: str) -> str:
+    """The line of the target at which it failed."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(file)]
+    if isinstance(error, SyntaxError) and error.filename and error.filename.endswith(file):
+        return f" [{file}:{error.lineno}]"
+    return f" [{file}:{frames[-1].lineno}]" if frames else ""
