@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -22,18 +22,9 @@ from fsdpfuzz.cli._progress import ENDLESS
 from fsdpfuzz.cli._run import MAX_SECONDS, MAX_SEED, run_parts, settings_from
 from fsdpfuzz.cli._template import write_template
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.loop import OUTPUT, Api, RunSettings, Summary, target_named
-
-if TYPE_CHECKING:
-    from fsdpfuzz.pool import Seen
-    from fsdpfuzz.wire import Target
+from fsdpfuzz.loop import OUTPUT, OWN_PROPERTIES, Depth, Summary, target_named, task_of
 
 EXAMPLES = 100
-PROPERTIES = ("parity", "state_dict", "checkpoint", "fine_tune", "memory")
-"""All but the order of execution, of which nothing is known in a model of your own."""
-AS_IS = ("parity", "state_dict", "memory")
-AROUND = ("parity", "state_dict", "fine_tune")
-Depth = Literal["as_is", "around", "anyhow"]
 
 
 def add(app: typer.Typer) -> None:
@@ -157,7 +148,7 @@ def check_command(
         writable_parent(junit, "--junit")
     chosen = target_named(target)
     settings = settings_from(
-        properties=PROPERTIES,
+        properties=OWN_PROPERTIES["anyhow"],
         profile="dev",
         max_examples=max_examples,
         seed=seed,
@@ -172,51 +163,35 @@ def check_command(
         python=python,
     )
     settings = replace(settings, session=replace(settings.session, target=chosen))
-    seen = _seen(settings, chosen, asked)
-    depth: Depth = asked[0] if asked else "anyhow" if seen.plan is None else "around"
-    mistakes = (*seen.mistakes, *advice(seen))
-    for words in (*seen.notes, *mistakes):
+    task = task_of(
+        chosen,
+        max(settings.world_sizes),
+        settings.session.python,
+        depth=asked[0] if asked else None,
+        apis=settings.apis,
+    )
+    for words in (*task.notes, *task.mistakes):
         print(f"{chosen.title}: {words}", file=sys.stderr)
-    if seen.stuck:
+    if task.stuck:
         print(f"{chosen.title}: nothing can be trained before that is right", file=sys.stderr)
         raise typer.Exit(1)
-    if seen.refused:
-        raise UsageError(
-            f"{chosen.title}: FSDP refuses to train the model as shard(model, mesh) wraps it: "
-            f"{seen.refused}"
-        )
-    settings = replace(settings, model=seen.model, plan=seen.plan, words=seen.program)
-    if seen.plan is not None:
-        from fsdpfuzz.case import Fsdp1Plan
-
-        own: Api = "fsdp1" if isinstance(seen.plan, Fsdp1Plan) else "fsdp2"
-        if own not in settings.apis:
-            raise UsageError(f"--api: {api!r}, but shard(model, mesh) uses {own}")
-        properties = AROUND if depth == "around" else AS_IS
-        settings = replace(settings, apis=(own,), properties=properties, around=depth == "around")
+    settings = replace(
+        settings,
+        properties=task.properties,
+        model=task.model,
+        plan=task.plan,
+        apis=task.apis,
+        around=task.around,
+        words=task.words,
+    )
 
     def more(summary: Summary, known: Path | None) -> Iterator[str]:
         yield from ways_around(summary, known)
-        for words in mistakes if summary.findings else ():
+        for words in task.mistakes if summary.findings else ():
             yield f"what is found may come from this: {words}"
 
     code = run_parts([(settings, 1)], json, junit, more=more)
-    raise typer.Exit(code or (1 if mistakes else 0))
-
-
-def _seen(settings: RunSettings, target: Target, asked: Sequence[Depth]) -> Seen:
-    from fsdpfuzz.pool import look_at
-
-    wraps = "anyhow" not in asked
-    size = max(settings.world_sizes)
-    seen = look_at(target, size, settings.session.python, wrapped=wraps)
-    if asked and wraps and "shard" not in seen.functions:
-        raise UsageError(
-            f"--{asked[0].replace('_', '-')}: there is no function shard() in {target.title}: "
-            "shard(model, mesh) wraps the model by fully_shard or FullyShardedDataParallel; "
-            "--anyhow does without"
-        )
-    return seen
+    raise typer.Exit(code or (1 if task.mistakes else 0))
 
 
 def ways_around(summary: Summary, known: Path | None) -> Iterator[str]:
@@ -229,40 +204,3 @@ def ways_around(summary: Summary, known: Path | None) -> Iterator[str]:
         if name in defects:
             yield f"{name}: {defects[name].title}"
             yield f"  {defects[name].way_around or 'no way around is known'}"
-
-
-def advice(seen: Seen) -> Iterator[str]:
-    """What FSDP's documentation says against the plan of a target."""
-    from fsdpfuzz.case import innermost
-
-    paths = [] if seen.plan is None else [unit.path for unit in seen.plan.units]
-    for source, target in seen.model.ties if paths else ():
-        first, second = (innermost(n.rpartition(".")[0], paths) for n in (source, target))
-        if first != second:
-            units = " and ".join(_unit(path) for path in (first, second))
-            yield (
-                f"{source} and {target} are one parameter, but lie in {units}: FSDP needs both in "
-                "one unit. Make no unit of the modules that hold them, so that the unit around "
-                "both has it"
-            )
-    for fqn in _unmanaged(seen) if paths else ():
-        yield (
-            f"{fqn} lies in no unit: FSDP does not average its gradient over ranks. Make the whole "
-            "model a unit last"
-        )
-
-
-def _unmanaged(seen: Seen) -> Iterator[str]:
-    from fsdpfuzz.case import innermost, join
-
-    paths = [] if seen.plan is None else [unit.path for unit in seen.plan.units]
-    for module in seen.model.modules:
-        if module.parameters and innermost(module.path, paths) is None:
-            yield join(module.path, module.parameters[0].name)
-            return
-
-
-def _unit(path: str | None) -> str:
-    if path is None:
-        return "no unit"
-    return f"unit {path!r}" if path else "the root's unit"

@@ -20,6 +20,7 @@ from fsdpfuzz.loop._settings import SessionSettings
 from fsdpfuzz.observations import Observation
 from fsdpfuzz.reduce import alike
 from fsdpfuzz.verdict import Finding, FindingError, Verdict, error_type
+from fsdpfuzz.wire import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,18 @@ class Session:
         if error is not None:
             self.abandon()
         self.close()
+
+    def aim(self, target: Target | None) -> None:
+        """Has ranks run this code of one's own from now on. Cases of other code may look alike."""
+        if target == self.settings.target:
+            return
+        self.close()
+        self._cache.clear()
+        self._confirmed.clear()
+        self.settings = replace(self.settings, target=target)
+        make_pool = self._ports.make_pool if self._ports.aim is None else self._ports.aim(target)
+        self._ports = replace(self._ports, make_pool=make_pool)
+        self._runs.renew(self._ports)
 
     @property
     def restarts(self) -> int:
