@@ -27,6 +27,7 @@ from fsdpfuzz.loop._events import (
     Shrinking,
     Summary,
 )
+from fsdpfuzz.loop._examined import Examined
 from fsdpfuzz.loop._folders import LATEST, RUNS, make_run_folder, point_at, run_name
 from fsdpfuzz.loop._imported import permit, target_named, unchanged
 from fsdpfuzz.loop._job import Job
@@ -56,7 +57,7 @@ from fsdpfuzz.loop._real import real_ports
 from fsdpfuzz.loop._reduction import Reduction, keep_raised
 from fsdpfuzz.loop._run import DIGESTS, Stopped, run
 from fsdpfuzz.loop._scripts import FLAKY_ATTEMPTS, plant_launcher, write_script
-from fsdpfuzz.loop._session import Examined, Session
+from fsdpfuzz.loop._session import Session
 from fsdpfuzz.loop._settings import (
     APIS,
     OUTPUT,

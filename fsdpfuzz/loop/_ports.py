@@ -118,8 +118,8 @@ class Ports:
     judge: Callable[[CaseSpec, Observation], Verdict]
     archive: Archive
     known: KnownLike
-    aim: Callable[[Target | None], Callable[[int], PoolLike]] | None = None
-    """``make_pool`` for ranks that run other code of one's own."""
+    aim: Callable[[Target | None, bool], Callable[[int], PoolLike]] | None = None
+    """``make_pool`` for ranks that run code of one's own, and, if that is asked, tap modules."""
     telling: Telling | None = None
     """Which cases are run although a known defect covers them, or a refusal is foreseen."""
     first: tuple[CaseSpec, ...] = ()

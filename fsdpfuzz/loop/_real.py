@@ -24,7 +24,10 @@ def real_ports(settings: SessionSettings) -> Ports:
     profile = settings.profile
 
     def pools(
-        python: Interpreter | None, target: Target | None = settings.target
+        python: Interpreter | None,
+        target: Target | None = settings.target,
+        *,
+        taps: bool = False,
     ) -> Callable[[int], PoolLike]:
         def make_pool(world_size: int) -> PoolLike:
             return Pool(
@@ -34,6 +37,7 @@ def real_ports(settings: SessionSettings) -> Ports:
                 plant=settings.plant,
                 python=python,
                 target=target,
+                taps=taps,
             )
 
         return make_pool
@@ -44,7 +48,7 @@ def real_ports(settings: SessionSettings) -> Ports:
         judge=judge,
         archive=FileArchive(settings.output, settings.kept),
         known=known,
-        aim=lambda target: pools(settings.python, target),
+        aim=lambda target, taps: pools(settings.python, target, taps=taps),
     )
     other = settings.against
     if other is None:
