@@ -62,6 +62,14 @@ def check_command(
     as_is: Annotated[
         bool, typer.Option("--as-is", help="Train it as your shard(model, mesh) wraps it.")
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Wrap it as this FSDP configuration of accelerate (YAML) says.",
+        ),
+    ] = None,
     max_examples: Annotated[
         int,
         typer.Option(
@@ -168,6 +176,7 @@ def check_command(
         max(settings.world_sizes),
         settings.session.python,
         depth=asked[0] if asked else None,
+        config=config,
         apis=settings.apis,
     )
     for words in (*task.notes, *task.mistakes):

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
-from fsdpfuzz.case import Fsdp1Plan, Imported, Plan, innermost, join
+from fsdpfuzz.case import (
+    CaseSpec,
+    Fsdp1Plan,
+    Given,
+    Imported,
+    Plan,
+    Tie,
+    anatomy,
+    foreseen_rejections,
+    innermost,
+    is_sound,
+    join,
+)
 from fsdpfuzz.errors import UsageError
+from fsdpfuzz.loop._accelerate import plan_from
 from fsdpfuzz.loop._settings import APIS, Api
 from fsdpfuzz.pool import Interpreter, Seen, look_at
 from fsdpfuzz.wire import Target
@@ -55,16 +69,25 @@ def task_of(
     python: Interpreter | None = None,
     *,
     depth: Depth | None = None,
+    config: Path | None = None,
     apis: Sequence[Api] = APIS,
     origin: str = "--{}",
 ) -> Task:
     """Looks at a target in processes of its own; without a depth the deepest that it allows.
 
     Raises :class:`UsageError` in words about its code where that cannot be checked. ``origin`` is
-    how a depth was asked for, with ``{}`` for it.
+    how a depth was asked for, with ``{}`` for it. With a ``config`` of accelerate's, that says how
+    the model is wrapped, in place of ``shard``.
     """
-    seen = look_at(target, world_size, python, wrapped=depth != "anyhow")
+    if config is not None and depth == "anyhow":
+        raise UsageError(
+            f"--config: {str(config)!r} says how to wrap, --anyhow draws that: give one"
+        )
+    wraps = depth != "anyhow" and config is None
+    seen = look_at(target, world_size, python, wrapped=wraps)
     asked = origin.format(depth.replace("_", "-")) if depth is not None else ""
+    if config is not None:
+        return _configured(target, seen, config, depth or "around", apis)
     if depth not in (None, "anyhow") and "shard" not in seen.functions:
         raise UsageError(
             f"{asked}: there is no function shard() in {target.title}: shard(model, mesh) wraps "
@@ -90,6 +113,39 @@ def task_of(
         notes=seen.notes,
         mistakes=(*seen.mistakes, *advice(seen)),
         stuck=seen.stuck,
+    )
+
+
+def _configured(
+    target: Target, seen: Seen, config: Path, depth: Depth, apis: Sequence[Api]
+) -> Task:
+    plan, notes = plan_from(config, seen.model)
+    api: Api = "fsdp1" if isinstance(plan, Fsdp1Plan) else "fsdp2"
+    if api not in apis:
+        raise UsageError(f"api {apis[0]!r}: but {config} asks for {api}")
+    seen = replace(seen, plan=plan)
+    case = CaseSpec(
+        world_size=1,
+        model=seen.model,
+        inputs=Given(),
+        plan=plan,
+        program=(),
+        ties=tuple(Tie(source=source, target=other) for source, other in seen.model.ties),
+        frozen=seen.model.own_frozen,
+        loss="projection" if seen.model.loss == "all" else "own",
+    )
+    refused = [r.why for r in foreseen_rejections(anatomy(case))] if is_sound(case) else []
+    if refused:
+        raise UsageError(f"{target.title}: FSDP refuses what {config} asks for: {refused[0]}")
+    return Task(
+        model=seen.model,
+        plan=plan,
+        depth=depth,
+        apis=(api,),
+        words=seen.program,
+        notes=(*seen.notes, *notes),
+        mistakes=tuple(advice(seen)),
+        stuck=False,
     )
 
 

@@ -184,6 +184,28 @@ def test_several_checks_in_one_file(tmp_path: Path) -> None:
     assert deep.returncode == 0, deep.stdout + deep.stderr
 
 
+def test_an_accelerate_configuration_says_how_it_is_wrapped(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.yaml").write_text(
+        "fsdp_config:\n  fsdp_version: 2\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+        "  fsdp_transformer_layer_cls_to_wrap: Layer\n"
+    )
+    arguments = ("--config", "fsdp.yaml", "--max-examples", "2", "--seed", "3", "--as-is")
+    done = fsdpfuzz(
+        *("check", OWN / "decoder.py", *arguments, *GLOO, "--plant", PLANT, "--json", "run.json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    result = json.loads((tmp_path / "run.json").read_text())
+    case = json.loads((tmp_path / result["findings"][0]["case"]).read_text())["case"]
+    assert case["plan"]["api"] == "fsdp2"
+    assert {unit["path"] for unit in case["plan"]["units"]} <= {"", "layers.0", "layers.1"}
+    both = fsdpfuzz(
+        "check", OWN / "decoder.py", "--config", "fsdp.yaml", "--anyhow", *GLOO, cwd=tmp_path
+    )
+    assert both.returncode == 2
+    assert "'fsdp.yaml' says how to wrap, --anyhow draws that: give one" in both.stderr
+
+
 def test_a_program_of_its_own_is_what_is_trained(tmp_path: Path) -> None:
     shard = "from torch.distributed.fsdp import fully_shard\ndef shard(model, mesh):\n"
     shard += "    fully_shard(model[0], mesh=mesh)\n    fully_shard(model, mesh=mesh)\n"

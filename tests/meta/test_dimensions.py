@@ -39,13 +39,14 @@ SPREAD = {
     "norm": (7, "encoder layers hold some"),
     "encoder_layer": (7, "attention, which variants may round otherwise"),
     "residual": (7, "adds up, in which variants round otherwise"),
-    "sharding": (12, "how a unit is sharded decides on bytes, reshards and state dicts"),
-    "use_orig_params": (11, "decides how gradients, state and local shards are read"),
-    "cpu_offload": (9, "needs a GPU, moves gradients, and state dicts have a flag of its name"),
+    "sharding": (13, "how a unit is sharded decides on bytes, reshards and state dicts"),
+    "use_orig_params": (12, "decides how gradients, state and local shards are read"),
+    "cpu_offload": (10, "needs a GPU, moves gradients, and state dicts have a flag of its name"),
+    "reshard_after_forward": (7, "a configuration of accelerate names it"),
     "ignored": (7, "modules without a unit, which drawings show"),
     "clip": (8, "a target may have its own, and a program in words"),
     "optimizer": (8, "a target may have its own"),
-    "precision": (9, "decides on bytes, and on what the plain model is measured in"),
+    "precision": (10, "decides on bytes, and on what the plain model is measured in"),
     "loss": (10, "is also a quantity that is compared, and a function of a target"),
 }
 """Dimensions in more source files than that: in how many at most, and why."""
