@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fsdpfuzz.errors import UsageError
+from fsdpfuzz.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
     from fsdpfuzz.loop import Session
@@ -95,10 +95,11 @@ def checking(session: Session, folder: Path) -> Callable[..., None]:
                 max(scope_now().world_sizes),
                 session.settings.python,
                 depth=depth,
+                on_gpus=session.settings.backend == "nccl",
                 apis=tuple(name for name in APIS if api in ("both", name)),
                 origin="depth '{}'",
             )
-        except UsageError as error:
+        except (MachineError, UsageError) as error:
             refused = str(error)
         if refused:
             pytest.fail(refused, pytrace=False)

@@ -177,6 +177,7 @@ def check_command(
         settings.session.python,
         depth=asked[0] if asked else None,
         config=config,
+        on_gpus=settings.session.backend == "nccl",
         apis=settings.apis,
     )
     for words in (*task.notes, *task.mistakes):

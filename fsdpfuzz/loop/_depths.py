@@ -22,6 +22,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.loop._accelerate import plan_from
+from fsdpfuzz.loop._room import room_for
 from fsdpfuzz.loop._settings import APIS, Api
 from fsdpfuzz.pool import Interpreter, Seen, look_at
 from fsdpfuzz.wire import Target
@@ -70,6 +71,7 @@ def task_of(
     *,
     depth: Depth | None = None,
     config: Path | None = None,
+    on_gpus: bool = False,
     apis: Sequence[Api] = APIS,
     origin: str = "--{}",
 ) -> Task:
@@ -77,7 +79,8 @@ def task_of(
 
     Raises :class:`UsageError` in words about its code where that cannot be checked. ``origin`` is
     how a depth was asked for, with ``{}`` for it. With a ``config`` of accelerate's, that says how
-    the model is wrapped, in place of ``shard``.
+    the model is wrapped, in place of ``shard``. :class:`MachineError` where it will not fit into
+    memory, unless ranks are ``on_gpus``.
     """
     if config is not None and depth == "anyhow":
         raise UsageError(
@@ -85,6 +88,8 @@ def task_of(
         )
     wraps = depth != "anyhow" and config is None
     seen = look_at(target, world_size, python, wrapped=wraps)
+    if not on_gpus and (room := room_for(seen.model, world_size)):
+        seen = replace(seen, notes=(*seen.notes, room))
     asked = origin.format(depth.replace("_", "-")) if depth is not None else ""
     if config is not None:
         return _configured(target, seen, config, depth or "around", apis)
