@@ -58,11 +58,12 @@ def _checkpoint(d: Drawing) -> None:
     """One, not reentrant, that leaves the module what it is: ``shard`` may look for its class."""
     own = d.a.imported
     counted = own.changed_buffers() if own is not None else ()
+    again = own.recomputable if own is not None else frozenset()
     paths = [
         place.path
         for place in d.a.places
-        if place.alone
-        and place.path
+        if place.path
+        and place.path in again
         and not any(within(name, place.path) for name in counted)
         and (place.path in d.a.options or not d.a.fsdp1)
     ]

@@ -118,7 +118,8 @@ def _together(target: Target, models: list[Imported]) -> Imported:
                     name = f"{place.path}.{mine.name}".lstrip(".")
                     raise UsageError(f"{target.title}: {depends_on_data(name, f'rank {rank}')}")
         alone = places[0].path in alike and all(place.alone for place in places)
-        modules.append(replace(places[0], alone=alone))
+        repeats = all(place.repeats for place in places)
+        modules.append(replace(places[0], alone=alone, repeats=repeats))
     lower = tuple(name for name in first.computes_in if all(name in m.computes_in for m in models))
     return replace(first, modules=tuple(modules), computes_in=lower)
 

@@ -22,8 +22,12 @@ def modules_of(
     trained: dict[str, bool],
     alone: set[str],
     changed: set[str],
+    odd: set[str],
 ) -> list[ImportedModule]:
-    """The modules of a model as parts of a case; ``trained`` tells what its own code freezes."""
+    """The modules of a model as parts of a case; ``trained`` tells what its own code freezes.
+
+    ``odd`` names those that a recomputation changes.
+    """
     every = dict(model.named_parameters(remove_duplicate=False))
     first: dict[int, str] = {}
     for name, p in every.items():
@@ -47,6 +51,7 @@ def modules_of(
         made.append(
             ImportedModule(
                 path=path,
+                repeats=path not in odd,
                 cls=type(module).__name__[:128],
                 alone=not path or path in alone,
                 parameters=parameters,

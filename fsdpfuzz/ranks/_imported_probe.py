@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ from fsdpfuzz.ranks._imported_parts import (
 )
 from fsdpfuzz.ranks._imported_watch import Watch, standing_alone, used_outside
 from fsdpfuzz.ranks._imported_wrapped import Wrapped, Wrapper
+from fsdpfuzz.steps import checkpointing
 from fsdpfuzz.steps.modules import imported as steps
 from fsdpfuzz.wire import Look, Looked
 
@@ -43,6 +45,8 @@ STEPS = 3
 STABLE = 0.1
 """How far gradients in a lower dtype may be from float32's, relative to their largest element: a
 model that rounding changes more than this is not tried in that dtype."""
+RECOMPUTING = 5.0
+"""Seconds in which it is tried which modules may be recomputed."""
 SAME_RULE = 1e-2
 """How far float64 may be from float32 before it is called another computation."""
 
@@ -316,7 +320,7 @@ class _Probe:
         used = {n for n, g in run.grads.items() if g is not None}
         return Imported(
             target=self.asked.target.name,
-            modules=tuple(modules_of(plain, used, own, alone, changed)),
+            modules=tuple(modules_of(plain, used, own, alone, changed, self._odd(run, alone))),
             calls=tuple(run.watch.calls[1 : MAX_CALLS + 1]),
             loss=self.loss,  # type: ignore[arg-type]
             computes_in=() if changed or random else self._low_dtypes(run),  # type: ignore[arg-type]
@@ -324,6 +328,30 @@ class _Probe:
             loses=loses,
             functions=self.paths,
         )
+
+    def _odd(self, run: _Run, alone: set[str]) -> set[str]:
+        """The modules that come to something else when they are recomputed, without FSDP.
+
+        Where that takes too long, those that were not looked at are among them.
+        """
+        odd: set[str] = set()
+        end = time.monotonic() + RECOMPUTING
+        for path in sorted(alone):
+            model = self.made().requires_grad_(True)
+            checkpointing.recompute(model.get_submodule(path), False)
+            try:
+                if time.monotonic() > end:
+                    raise TimeoutError
+                torch.manual_seed(0)
+                loss = self.loss_of(model, self.given(torch.float32, 0))
+                loss.backward()
+            except Exception:  # whatever keeps it from being recomputed
+                odd.add(path)
+                continue
+            grads = {n: p.grad for n, p in model.named_parameters()}
+            if not close(loss.detach(), run.loss, CLOSE) or not close_all(grads, run.grads):
+                odd.add(path)
+        return odd
 
     def _check_steady(self, runs: Sequence[_Run]) -> None:
         """Which parameters get a gradient must not depend on the data."""

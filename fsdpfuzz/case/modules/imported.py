@@ -63,6 +63,9 @@ class ImportedModule(Part, frozen=True, kw_only=True):
     """
 
     path: ModulePath
+    repeats: bool = True
+    """Whether a recomputation comes to the same: it does not where a call leaves traces, as in a
+    cache of keys and values."""
     cls: Annotated[str, Meta(max_length=128)] = ""
     """Name of its class."""
     alone: bool = False
@@ -129,6 +132,11 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     def has(self, name: str) -> bool:
         """Whether the target defines a function of that name."""
         return any(own.rpartition(".")[2] == name for own in self.functions)
+
+    @property
+    def recomputable(self) -> frozenset[str]:
+        """The modules that may be recomputed, by their FQN."""
+        return frozenset(m.path for m in self.modules if m.alone and m.repeats)
 
     @property
     def clips(self) -> bool:

@@ -251,3 +251,28 @@ def model(): return Net()
     said = " ".join(looked(tmp_path, text).mistakes)
     assert ("'a' is recomputed by reentrant checkpointing" in said) == reentrant
     assert ("'a.weight' and 1 more get no gradient" in said) == reentrant
+
+
+def test_a_module_whose_calls_leave_traces_is_not_recomputed(tmp_path: Path) -> None:
+    made = structure(
+        tmp_path,
+        HEAD
+        + """
+class Cached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+    def forward(self, x, cache):
+        cache.append(self.inner(x))
+        return torch.stack(cache).prod(0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = Cached(), nn.Linear(3, 2)
+    def forward(self, x):
+        return self.b(self.a(x, []))
+def model(): return Net()
+""",
+    )
+    assert {m.path for m in made.modules if m.alone} == {"", "a", "a.inner", "b"}
+    assert made.recomputable == {"", "a.inner", "b"}
