@@ -91,6 +91,8 @@ class _Probe:
     def looked(self) -> Looked:
         first = self.made()
         check_model(first)
+        # Before it is called: running means of a norm hang on the batch.
+        fingerprint = fingerprint_of(first.state_dict().values())
         self._same_again(first)
         given = self._checked_batch()
         if self.loss == "all":
@@ -121,7 +123,7 @@ class _Probe:
             plan=msgspec.Raw(msgspec.json.encode(wrapped.plan)),
             functions=tuple(self.functions),
             model=msgspec.Raw(msgspec.json.encode(structure)),
-            fingerprint=fingerprint_of(first.state_dict().values()),
+            fingerprint=fingerprint,
             inputs=fingerprint_of(t for t in tree_leaves(given) if isinstance(t, Tensor)),
         )
 

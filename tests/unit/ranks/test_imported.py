@@ -276,3 +276,11 @@ def model(): return Net()
     )
     assert {m.path for m in made.modules if m.alone} == {"", "a", "a.inner", "b"}
     assert made.recomputable == {"", "a.inner", "b"}
+
+
+def test_what_a_forward_leaves_in_buffers_makes_no_other_model(tmp_path: Path) -> None:
+    text = HEAD + "def model(): return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))\n"
+    found = [looked(tmp_path, text, rank) for rank in (0, 1)]
+    assert not any(one.trouble for one in found)
+    assert found[0].inputs != found[1].inputs
+    assert found[0].fingerprint == found[1].fingerprint
