@@ -135,6 +135,27 @@ class Subject(Record, frozen=True, kw_only=True):
     """Bytes, by the CUDA allocator; 0 on a CPU."""
 
 
+NOT_FINITE = 1e300
+"""Stands for an infinite or undefined error, which JSON cannot hold."""
+
+Tapped = Literal["output", "gradient"]
+
+
+class Departure(Record, frozen=True, kw_only=True):
+    """A tensor that a module put out, or a gradient that reached it, apart from the reference.
+
+    ``name`` is the module's FQN and ``call`` the number of its call; ``op`` is the operation of the
+    program. ``error`` and ``allowed`` are relative to the tensor's size.
+    """
+
+    name: str
+    call: int
+    what: Tapped
+    op: int
+    error: float
+    allowed: float
+
+
 class RankReport(Record, frozen=True, kw_only=True):
     """What one rank reports of one case."""
 
@@ -156,6 +177,13 @@ class RankReport(Record, frozen=True, kw_only=True):
     """Seconds spent building and training: float64 reference, DDP and FSDP."""
     timings: dict[str, float] = {}
     """Seconds that a measurement took, by name; empty unless one was asked for."""
+    departures: tuple[Departure, ...] = ()
+    """What departs, in order; looked for only where modules are tapped."""
+    lost: tuple[str, ...] = ()
+    """Modules whose outputs get a gradient in the reference alone, the first of a backward first;
+    what reentrant checkpointing recomputes is among them."""
+    tapped: int = 0
+    """Tensors that were."""
     rss_bytes: int = 0
     threads: int = 0
     fds: int = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +103,19 @@ def fsdpfuzz_session(request: pytest.FixtureRequest) -> Session:
     ``fsdpfuzz.properties.fuzz`` makes a test that draws cases for it.
     """
     return session_of(request.config)
+
+
+@pytest.fixture
+def fsdpfuzz_check(
+    request: pytest.FixtureRequest, fsdpfuzz_session: Session
+) -> Callable[..., None]:
+    """Checks a model of your own: ``fsdpfuzz_check("mymodel.py", depth="as_is")``.
+
+    Its options are those of `fsdpfuzz.check`, which makes a whole test of it.
+    """
+    from fsdpfuzz._pytest_check import checking
+
+    return checking(fsdpfuzz_session, request.path.parent)
 
 
 def session_of(config: pytest.Config) -> Session:

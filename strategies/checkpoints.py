@@ -57,6 +57,8 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     # A recomputation counts a second time, and what is counted may decide what comes out.
     counted = a.imported.changed_buffers() if a.imported is not None else ()
     paths = [path for path in paths if not any(within(name, path) for name in counted)]
+    if a.imported is not None:
+        paths = [path for path in paths if path in a.imported.recomputable]
     paths.sort(key=lambda path: path not in a.options)
     chosen: list[Checkpoint] = []
     while paths and len(chosen) < MAX_CHECKPOINTS and (not chosen or d.chance(38)):

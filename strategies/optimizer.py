@@ -10,17 +10,24 @@ from fsdpfuzz.strategies.drawing import Drawing
 def draw(d: Drawing) -> None:
     """SGD with momentum in most draws, because Adam hides a wrong gradient scale.
 
-    Of gradients in a lower dtype than their parameters only SGD makes steps, one by one.
+    Of gradients in a lower dtype than their parameters only SGD makes steps, one by one. The
+    target of an imported model may have its own, which is drawn as often as all others, or always
+    where the target wraps the model.
 
     Shrinks towards SGD with momentum, ``foreach`` left to PyTorch.
     """
     name = d.pick(("sgd", "sgd", "sgd", "sgd", "adam", "adamw"))
     foreach = d.pick((None, None, False, True))
     momentum = d.pick((0.9, 0.9, 0.0))  # drawn for all: fewer choices would look simpler
+    own = d.a.imported
+    if own is not None and own.has("optimizer") and (own.wrapped or d.chance(50)):
+        name = "own"
     if keeps_low_grads(d.a.options.values()):
         name, foreach = "sgd", False
     if d.trains and not any(isinstance(op, Step) for op in d.case.program):
         d.put(optimizer=None)
+    elif own is not None and name == "own":
+        d.put(optimizer=Optimizer(name="own", momentum=0.9 if own.stateful else 0.0))
     elif name == "sgd":
         d.put(optimizer=Optimizer(momentum=momentum, foreach=foreach))
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Optimizer
+from fsdpfuzz.case import Optimizer, anatomy, variants
 from fsdpfuzz.case.reduce_scatter import ReduceScatter, keeps_going, may_lack
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -19,6 +19,7 @@ def draw(d: Drawing) -> None:
     told = ReduceScatter(unused=unused, buffers=buffers if more else 1)
     if told == ReduceScatter():
         return
-    if unused and keeps_going(d.case) and may_lack(d.a):
+    runs = (anatomy(run) for run in variants(d.case).values())
+    if unused and keeps_going(d.case) and any(map(may_lack, runs)):
         d.put(optimizer=Optimizer(momentum=0.0))
     d.put(reduce_scatter=told)

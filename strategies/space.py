@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import get_args
 
+import msgspec
 from hypothesis import strategies as st
 
 from fsdpfuzz.case import (
@@ -26,6 +28,8 @@ from fsdpfuzz.case import (
     Option,
     Plan,
     Tie,
+    is_sound,
+    written,
 )
 from fsdpfuzz.errors import ContractError, UsageError
 from fsdpfuzz.strategies.drawing import Draw, Drawing, Focus
@@ -47,6 +51,8 @@ def cases(
     offers: Sequence[str] = (),
     model: Imported | None = None,
     plan: Plan | None = None,
+    around: bool = False,
+    words: Sequence[str] = (),
 ) -> st.SearchStrategy[CaseSpec]:
     """Cases of the given APIs and world sizes, which ``fsdpfuzz.case.check`` accepts.
 
@@ -55,7 +61,9 @@ def cases(
     documents to refuse, and some can show what is known of it: `fsdpfuzz.loop` runs few of these.
     With a ``model`` of somebody's own all of them train that one: its inputs, its structure and
     its loss are what they are. With a ``plan``, too, it is wrapped and frozen as its own code does
-    it: programs and optimizers are drawn.
+    it: programs and optimizers are drawn, and with ``around`` a change or two of the rest.
+    ``words`` are its own program, in those of `fsdpfuzz.case.WRITTEN`: all that is trained where
+    only the plan is given, else half of what is.
 
     Shrinks towards one ``Linear(out=1, bias=False)`` on inputs of shape ``(1, 1)``, the first
     API and world size, the root as the only unit with PyTorch's defaults, one forward, backward
@@ -76,10 +84,31 @@ def cases(
         if (model is None or not dimension.of_model)
         and (plan is None or dimension.name in _AROUND_A_PLAN)
     ]
+    if plan is not None and around:
+        parts.insert(0, (parts[0][0], _span(part_named("around"), under_way)))
+    own = _Written(tuple(words), always=plan is not None and not around)
     known = [api for api in APIS if api in apis]
     starts = {(api, n): _simplest(api, n, model, plan) for api in known for n in world_sizes}
     sizes, torch = tuple(world_sizes), frozenset(offers)
-    return _cases(focus, tuple(apis), sizes, torch, starts, parts, under_way)  # type: ignore[arg-type]
+    return _cases(focus, tuple(apis), sizes, torch, starts, parts, under_way, own)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A program of somebody's own."""
+
+    words: tuple[str, ...]
+    always: bool
+    """Else in half of the draws."""
+
+    def put(self, d: Drawing) -> None:
+        """In place of what was drawn, where it is sound under the plan."""
+        own = d.a.imported
+        if own is None or not (self.always or d.chance(50)):
+            return
+        program = written(self.words, d.case.plan, clips=own.clips)
+        if is_sound(msgspec.structs.replace(d.case, program=program)):
+            d.put(program=program)
 
 
 @st.composite
@@ -92,6 +121,7 @@ def _cases(
     starts: Mapping[tuple[str, int], CaseSpec],
     parts: Sequence[tuple[Dimension, st.SearchStrategy[None]]],
     under_way: list[Drawing],
+    own: _Written,
 ) -> CaseSpec:
     d = Drawing(draw, focus, next(iter(starts.values())))
     d.case = starts[d.pick(apis), d.pick(world_sizes)]
@@ -102,6 +132,9 @@ def _cases(
         # Drawn all the same, so that a seed gives like cases on every torch.
         if not offers.issuperset(dimension.newer):
             d.case = before
+        if own.words and dimension.name == "program":
+            d.draw = draw
+            own.put(d)
     d.draw = draw
     d.put(seed=d.between(0, 127))
     return d.case

@@ -159,6 +159,7 @@ from fsdpfuzz.case.wrap import (
     unit_paths,
     with_units,
 )
+from fsdpfuzz.case.written import WRITTEN, written
 
 __all__ = [
     "APIS",
@@ -178,6 +179,7 @@ __all__ = [
     "TOKENS",
     "UNIT_FEATURES",
     "WIDTHS",
+    "WRITTEN",
     "Activation",
     "ActivationName",
     "Anatomy",
@@ -304,4 +306,5 @@ __all__ = [
     "variants",
     "with_units",
     "within",
+    "written",
 ]

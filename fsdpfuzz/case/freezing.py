@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
+from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.requires_grad import frozen_with_gradient
 from fsdpfuzz.case.units.use_orig_params import mixed_units
@@ -105,6 +106,9 @@ class FreezingDimension(Dimension):
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Nothing frozen, less frozen; nothing held out."""
         replace = msgspec.structs.replace
+        own = case.model.own_frozen if isinstance(case.model, Imported) else case.frozen
+        if case.frozen != own:
+            yield Simpler(replace(case, frozen=own), "another freezing than freeze(model)")
         if case.frozen:
             yield Simpler(replace(case, frozen=()), "frozen parameters")
         for i in range(len(case.frozen)) if len(case.frozen) > 1 else ():

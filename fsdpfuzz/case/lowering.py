@@ -25,13 +25,14 @@ from fsdpfuzz.case.operations import (
     ZeroGrad,
 )
 from fsdpfuzz.case.operations.forward import calls_below_the_root, most_pending
-from fsdpfuzz.case.optimizer import holds_parameters
+from fsdpfuzz.case.optimizer import Optimizer, holds_parameters
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import (
     MODEL,
     OPTIMIZER,
     Call,
     Do,
+    Global,
     Index,
     Inside,
     Items,
@@ -173,7 +174,8 @@ class Lowering:
         blank = call("steps.state_dict.blank", call("recipe.build", _DTYPE))
         yield Do(call=blank, into=(MODEL,), who="fsdp")
         for statement in self._wrapped(self.shard):
-            yield replace(statement, who="fsdp")
+            if statement.who != "reference":
+                yield replace(statement, who="fsdp")
         now = next(now for i, _, now in self._first.situations(0) if i == self._op)
         for value, names in now.changed(self.a.frozen):
             if names:
@@ -182,18 +184,36 @@ class Lowering:
             yield Do(call=call(".eval", MODEL), who="fsdp")
 
     def _wrapped(self, shard: str) -> Iterator[Do]:
-        """Puts FSDP around the model, and an optimizer beside it."""
-        yield Do(call=call(f"recipe.{shard}", MODEL), into=(MODEL,))
+        """Puts FSDP around the model, and an optimizer beside it.
+
+        The ``shard`` of an imported model's target may make both at once.
+        """
+        own, asked = self.a.imported, self.a.case.optimizer
+        both = own is not None and own.optimizes and asked is not None and asked.name == "own"
+        if own is not None and both and self.has_optimizer:
+            yield from Wrapping(self.a, None, ()).before()
+            made = call(
+                "steps.modules.imported.both", MODEL, Global(own.function("shard")), _DEVICE
+            )
+            yield Do(call=made, into=(MODEL, OPTIMIZER), who="fsdp")
+        else:
+            yield Do(call=call(f"recipe.{shard}", MODEL), into=(MODEL,))
         named = call("steps.names.parameters", MODEL, self.prefixed)
         yield Do(call=named, into=(_NAMED,))
         if self.has_optimizer:
-            yield from self.new_optimizer()
+            yield from self.new_optimizer(who="reference" if both else "both")
 
     def new_optimizer(self, *, who: Who = "both") -> Iterator[Do]:
         """An optimizer over the parameters that the case does not hold out."""
         optimizer = self.a.case.optimizer
         if optimizer is not None:
-            yield Do(call=optimizer.made(self.trained()), into=(OPTIMIZER,), who=who)
+            yield Do(call=self._optimizer(optimizer), into=(OPTIMIZER,), who=who)
+
+    def _optimizer(self, asked: Optimizer) -> Call:
+        own = self.a.imported
+        if own is not None and asked.name == "own":
+            return call(own.function("optimizer"), self.trained())
+        return asked.made(self.trained())
 
     def next_index(self) -> Index:
         """The number of the next forward."""
@@ -304,7 +324,15 @@ class Lowering:
         if mesh is not None and not self._single_use_of_mesh:
             yield Do(call=mesh, into=(Variable("mesh"),), who="fsdp")
         yield Do(call=call("recipe.build", _DTYPE), into=(MODEL,))
+        own, weights = self.a.imported, Variable("weights")
+        loads = own is not None and own.loads
+        if loads:
+            other = call("steps.modules.imported.weights", call("recipe.build", _DTYPE))
+            yield Do(call=other, into=(weights,))
+            yield Do(call=call(".load_state_dict", MODEL, weights), who="reference")
         yield from self._wrapped("shard")
+        if own is not None and loads:
+            yield Do(call=call(own.function("load"), MODEL, call(".copy", weights)), who="fsdp")
         yield from followed(self.a)
         if self.several_pending:
             yield Do(call=Items("list", ()), into=(Variable("pending"),))

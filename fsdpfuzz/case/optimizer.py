@@ -14,6 +14,7 @@ from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Call, Value, call
 from fsdpfuzz.case.units.use_orig_params import held_on, is_flat
+from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Rate = Annotated[float, Meta(ge=0.0, le=10.0)]
 
 _CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
+_SAID = {**_CLASSES, "own": "optimizer(parameters)"}
 
 
 class Optimizer(Part, frozen=True, kw_only=True):
@@ -33,16 +35,27 @@ class Optimizer(Part, frozen=True, kw_only=True):
     and FSDP may give either for an unused parameter.
     """
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    name: Literal["sgd", "adam", "adamw", "own"] = "sgd"
+    """``own`` is ``optimizer(parameters)`` of the target of an imported model."""
     lr: Rate = 0.05
     momentum: Annotated[float, Meta(ge=0.0, le=0.99)] = 0.9
-    """For SGD only."""
+    """For SGD only; of one of your own, 0 says that it keeps no state."""
     eps: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-4
     """For Adam and AdamW; large, so that rounding in a gradient near zero is not blown up."""
     foreach: bool | None = None
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it has state for a parameter once that was stepped."""
+        return self.adapts or self.momentum > 0
+
+    @property
+    def adapts(self) -> bool:
+        """Whether it divides a gradient by its own size, with an ``eps`` that is known."""
+        return self.name in ("adam", "adamw")
+
     def made(self, parameters: Value) -> Call:
-        """The optimizer over ``parameters``."""
+        """The optimizer of torch's over ``parameters``."""
         options: dict[str, Value] = {"lr": self.lr}
         if self.name == "sgd":
             options |= {"momentum": self.momentum} if self.momentum else {}
@@ -55,6 +68,8 @@ class Optimizer(Part, frozen=True, kw_only=True):
 
     def words(self) -> str:
         """Name and settings."""
+        if self.name == "own":
+            return "optimizer(parameters) of the target"
         words = [self.name, f"lr {self.lr:g}"]
         if self.name == "sgd":
             words += [f"momentum {self.momentum:g}"] if self.momentum else []
@@ -96,7 +111,13 @@ class OptimizerDimension(Dimension):
         yield "optimizer", "none" if case.optimizer is None else case.optimizer.words()
 
     def check(self, a: Anatomy) -> None:
-        """Whether there is one for each step, the steps say."""
+        """Whether there is one for each step, the steps say; one of its own the target has."""
+        optimizer, own = a.case.optimizer, a.imported
+        if optimizer is None or optimizer.name != "own":
+            return
+        if own is None or not own.has("optimizer"):
+            words = "'own' goes with an imported model whose target has optimizer(parameters)"
+            raise CaseError(words, path="$.optimizer.name")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """SGD; PyTorch's choice of implementation; no momentum."""
@@ -108,7 +129,9 @@ class OptimizerDimension(Dimension):
             yield Simpler(replace(case, optimizer=Optimizer()))
         if optimizer.name != "sgd":
             plain = replace(optimizer, name="sgd")
-            yield Simpler(replace(case, optimizer=plain), _CLASSES[optimizer.name])
+            if optimizer.name == "own":
+                plain = Optimizer()
+            yield Simpler(replace(case, optimizer=plain), _SAID[optimizer.name])
         if optimizer.foreach is not None:
             plain = replace(optimizer, foreach=None)
             yield Simpler(replace(case, optimizer=plain), f"foreach={optimizer.foreach}")
@@ -134,7 +157,7 @@ def has_state_after(a: Anatomy) -> int:
 
 def _keeps_state(a: Anatomy) -> bool:
     optimizer = a.case.optimizer
-    return optimizer is not None and (optimizer.name != "sgd" or optimizer.momentum > 0)
+    return optimizer is not None and optimizer.keeps_state
 
 
 def makes_steps(a: Anatomy) -> bool:

@@ -113,7 +113,7 @@ class ReduceScatterDimension(Dimension):
 def keeps_going(case: CaseSpec) -> bool:
     """Whether the optimizer changes a parameter whose gradient is zero now, and was not."""
     optimizer = case.optimizer
-    return optimizer is not None and (optimizer.name != "sgd" or optimizer.momentum > 0)
+    return optimizer is not None and optimizer.keeps_state
 
 
 def may_lack(a: Anatomy) -> bool:

@@ -46,7 +46,8 @@ class Wrapping:
             shard = Global(own.function("shard"))
             made = call("steps.modules.imported.sharded", MODEL, shard, _DEVICE)
             only = Do(call=made, into=(MODEL,), who="fsdp")
-            return Procedure(name="shard", parameters=("model",), body=(only,), result="model")
+            whole = (*self.before(), only)
+            return Procedure(name="shard", parameters=("model",), body=whole, result="model")
         body: list[Statement] = []
         early: dict[tuple[str, str], Variable] = {}
         # Where one unit is all there is, the model is untouched until it is made.
@@ -61,6 +62,11 @@ class Wrapping:
                     early[unit.path, option.name] = variable
         body += self._policy(early) if self._has_policy else self._by_hand(early)
         return Procedure(name="shard", parameters=("model",), body=tuple(body), result="model")
+
+    def before(self) -> Iterator[Do]:
+        """The checkpoints, where the target of an imported model wraps what they lie in."""
+        for path in sorted({c.path for c in self.a.case.checkpoints}, key=depth, reverse=True):
+            yield from self._placed(path, "inside")
 
     @property
     def _has_policy(self) -> bool:

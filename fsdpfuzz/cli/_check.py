@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,16 +22,9 @@ from fsdpfuzz.cli._progress import ENDLESS
 from fsdpfuzz.cli._run import MAX_SECONDS, MAX_SEED, run_parts, settings_from
 from fsdpfuzz.cli._template import write_template
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.loop import OUTPUT, Api, RunSettings, Summary, target_named
-
-if TYPE_CHECKING:
-    from fsdpfuzz.pool import Seen
-    from fsdpfuzz.wire import Target
+from fsdpfuzz.loop import OUTPUT, OWN_PROPERTIES, Depth, Summary, target_named, task_of
 
 EXAMPLES = 100
-PROPERTIES = ("parity", "state_dict", "checkpoint", "fine_tune", "memory")
-"""All but the order of execution, of which nothing is known in a model of your own."""
-AS_IS = ("parity", "state_dict", "memory")
 
 
 def add(app: typer.Typer) -> None:
@@ -43,7 +36,9 @@ def check_command(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="A Python file, or package.module, with model() and batch()."
+            metavar="TARGET",
+            help="A Python file, or package.module, with model() and batch(). FILE.py:NAME takes "
+            "them from `class NAME:` in it, and from the file what that lacks.",
         ),
     ],
     init: Annotated[
@@ -52,12 +47,29 @@ def check_command(
     anyhow: Annotated[
         bool,
         typer.Option(
-            "--anyhow", help="Wrap, freeze, checkpoint and train it in many ways. The default."
+            "--anyhow",
+            help="Wrap, freeze, checkpoint and train it in many ways. The default without shard.",
+        ),
+    ] = False,
+    around: Annotated[
+        bool,
+        typer.Option(
+            "--around",
+            help="As your shard(model, mesh) wraps it, with one or two things changed: what is "
+            "frozen, a checkpoint, a unit, the precision. The default with shard.",
         ),
     ] = False,
     as_is: Annotated[
         bool, typer.Option("--as-is", help="Train it as your shard(model, mesh) wraps it.")
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Wrap it as this FSDP configuration of accelerate (YAML) says.",
+        ),
+    ] = None,
     max_examples: Annotated[
         int,
         typer.Option(
@@ -125,23 +137,26 @@ def check_command(
 
     TARGET is a Python file with two functions. model() makes your nn.Module, without FSDP.
     batch(step, rank) makes what it is called with. `fsdpfuzz check --init mymodel.py` writes such
-    a file with comments. Your code is run, first without FSDP.
+    a file with comments, also on what else it may have. Your code is run, first without FSDP.
 
-    Exit code 0 if nothing was found, 1 if FSDP trains it differently, 2 if your code cannot be
-    checked, with the reason.
+    Exit code 0 if nothing was found, 1 if FSDP trains it differently or your code has a mistake
+    that is named, 2 if it cannot be checked, with the reason.
     """
     if init:
         write_template(Path(target))
         return
-    if anyhow and as_is:
-        raise UsageError("--anyhow and --as-is: give one of them")
+    depths: dict[Depth, bool] = {"as_is": as_is, "around": around, "anyhow": anyhow}
+    asked = [name for name, given in depths.items() if given]
+    if len(asked) > 1:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in asked)
+        raise UsageError(f"{options}: give one of them")
     if json is not None:
         writable_parent(json, "--json")
     if junit is not None:
         writable_parent(junit, "--junit")
     chosen = target_named(target)
     settings = settings_from(
-        properties=PROPERTIES,
+        properties=OWN_PROPERTIES["anyhow"],
         profile="dev",
         max_examples=max_examples,
         seed=seed,
@@ -156,45 +171,37 @@ def check_command(
         python=python,
     )
     settings = replace(settings, session=replace(settings.session, target=chosen))
-    seen = _seen(settings, chosen, as_is=as_is)
-    if not (anyhow or as_is) and "shard" in seen.functions:
-        raise UsageError(
-            f"{chosen.name} has shard(model, mesh): give --as-is, which trains the model as that "
-            "wraps it, or --anyhow, which wraps it in many ways"
-        )
-    mistakes = tuple(advice(seen))
-    for note in (*seen.notes, *mistakes):
-        print(f"{chosen.name}: {note}", file=sys.stderr)
-    if seen.refused:
-        raise UsageError(
-            f"{chosen.name}: FSDP refuses to train the model as shard(model, mesh) wraps it: "
-            f"{seen.refused}"
-        )
-    settings = replace(settings, model=seen.model, plan=seen.plan)
-    if seen.plan is not None:
-        from fsdpfuzz.case import Fsdp1Plan
+    task = task_of(
+        chosen,
+        max(settings.world_sizes),
+        settings.session.python,
+        depth=asked[0] if asked else None,
+        config=config,
+        on_gpus=settings.session.backend == "nccl",
+        apis=settings.apis,
+    )
+    for words in (*task.notes, *task.mistakes):
+        print(f"{chosen.title}: {words}", file=sys.stderr)
+    if task.stuck:
+        print(f"{chosen.title}: nothing can be trained before that is right", file=sys.stderr)
+        raise typer.Exit(1)
+    settings = replace(
+        settings,
+        properties=task.properties,
+        model=task.model,
+        plan=task.plan,
+        apis=task.apis,
+        around=task.around,
+        words=task.words,
+    )
 
-        own: Api = "fsdp1" if isinstance(seen.plan, Fsdp1Plan) else "fsdp2"
-        if own not in settings.apis:
-            raise UsageError(f"--api: {api!r}, but shard(model, mesh) uses {own}")
-        settings = replace(settings, apis=(own,), properties=AS_IS)
-    code = run_parts([(settings, 1)], json, junit, more=ways_around)
-    raise typer.Exit(code or (1 if mistakes else 0))
+    def more(summary: Summary, known: Path | None) -> Iterator[str]:
+        yield from ways_around(summary, known)
+        for words in task.mistakes if summary.findings else ():
+            yield f"what is found may come from this: {words}"
 
-
-def _seen(settings: RunSettings, target: Target, *, as_is: bool) -> Seen:
-    from fsdpfuzz.pool import look_at
-
-    size = max(settings.world_sizes)
-    seen = look_at(target, size, settings.session.python)
-    if not as_is:
-        return seen
-    if "shard" not in seen.functions:
-        raise UsageError(
-            f"--as-is: there is no function shard() in {target.name}: shard(model, mesh) wraps the "
-            "model by fully_shard or FullyShardedDataParallel; --anyhow does without"
-        )
-    return look_at(target, size, settings.session.python, as_is=True)
+    code = run_parts([(settings, 1)], json, junit, more=more)
+    raise typer.Exit(code or (1 if task.mistakes else 0))
 
 
 def ways_around(summary: Summary, known: Path | None) -> Iterator[str]:
@@ -207,40 +214,3 @@ def ways_around(summary: Summary, known: Path | None) -> Iterator[str]:
         if name in defects:
             yield f"{name}: {defects[name].title}"
             yield f"  {defects[name].way_around or 'no way around is known'}"
-
-
-def advice(seen: Seen) -> Iterator[str]:
-    """What FSDP's documentation says against the plan of a target."""
-    from fsdpfuzz.case import innermost
-
-    paths = [] if seen.plan is None else [unit.path for unit in seen.plan.units]
-    for source, target in seen.model.ties if paths else ():
-        first, second = (innermost(n.rpartition(".")[0], paths) for n in (source, target))
-        if first != second:
-            units = " and ".join(_unit(path) for path in (first, second))
-            yield (
-                f"{source} and {target} are one parameter, but lie in {units}: FSDP needs both in "
-                "one unit. Make no unit of the modules that hold them, so that the unit around "
-                "both has it"
-            )
-    for fqn in _unmanaged(seen) if paths else ():
-        yield (
-            f"{fqn} lies in no unit: FSDP does not average its gradient over ranks. Make the whole "
-            "model a unit last"
-        )
-
-
-def _unmanaged(seen: Seen) -> Iterator[str]:
-    from fsdpfuzz.case import innermost, join
-
-    paths = [] if seen.plan is None else [unit.path for unit in seen.plan.units]
-    for module in seen.model.modules:
-        if module.parameters and innermost(module.path, paths) is None:
-            yield join(module.path, module.parameters[0].name)
-            return
-
-
-def _unit(path: str | None) -> str:
-    if path is None:
-        return "no unit"
-    return f"unit {path!r}" if path else "the root's unit"

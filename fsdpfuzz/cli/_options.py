@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from fsdpfuzz.errors import UsageError
@@ -54,9 +55,14 @@ def permitted(
         from fsdpfuzz.pool import look_at
 
         size = max(case.world_size for case in own)
-        found = look_at(target, size, python)
+        parts = {case.model.part for case in own if isinstance(case.model, Imported)}
+        found = {
+            part: look_at(msgspec.structs.replace(target, part=part), size, python)
+            for part in sorted(parts)
+        }
         for case in own:
-            unchanged(case, found.model)
+            if isinstance(case.model, Imported):
+                unchanged(case, found[case.model.part].model)
     return target
 
 

@@ -66,6 +66,7 @@ def _lines(found: Found) -> list[str]:
         f"{found.finding.key} (new, {found.property_name})",
         textwrap.indent(found.message, "  "),
     ]
+    lines += [f"  {line}" for line in found.begins]
     lines += [f"  also   {key}" for key in found.also]
     lines.append(f"  case   {found.case}")
     script = found.script

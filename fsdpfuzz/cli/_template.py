@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
+from fsdpfuzz.case import WRITTEN
 from fsdpfuzz.errors import UsageError, one_line
 
 TEMPLATE = '''"""What `fsdpfuzz check {name}` trains, with FSDP and without.
@@ -40,6 +42,52 @@ def batch(step, rank):
 # def freeze(model):
 #     """Sets requires_grad=False on what you do not train; it is tried among other ways."""
 #     model[0].requires_grad_(False)
+
+
+# def optimizer(parameters):
+#     """Your optimizer. Without it: SGD with momentum, or Adam."""
+#     return torch.optim.AdamW(parameters, lr=1e-3)
+
+
+# def program():
+#     """What your training does, in order. Without it programs are drawn. The words:
+{words}
+#     """
+#     return ["accumulate", "forward_backward", "clip", "step", "zero_grad", "eval", "reload"]
+
+
+# def shard(model, mesh):
+#     """Your own wrapping, with fully_shard or FullyShardedDataParallel, which is then checked
+#     as it is and with small changes. Returns the model, or nothing if it is wrapped in place,
+#     or (model, optimizer) if your code makes both at once.
+#     """
+#     for layer in model[:1]:
+#         fully_shard(layer, mesh=mesh)
+#     fully_shard(model, mesh=mesh)
+
+
+# The following go with shard(model, mesh).
+
+
+# def clip(model):
+#     """Your clipping of gradients. It is called with the model of shard(), and with that of
+#     model(); FullyShardedDataParallel has a clip_grad_norm_ of its own.
+#     """
+#     return torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+# def load(model, state):
+#     """Loads a full state dict, which every rank has, into the model that shard() made."""
+#     set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
+
+
+# Several checks in one file: `fsdpfuzz check {name}:Small` takes from this class what it has, and
+# the rest from above; `shard = None` in it goes without the one above.
+#
+# class Small:
+#     @staticmethod
+#     def model():
+#         return nn.Linear(8, 4)
 '''
 
 
@@ -49,7 +97,7 @@ def write_template(path: Path) -> None:
         raise UsageError(f"--init: {str(path)!r}: give the name of a Python file, as mymodel.py")
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATE.replace("{name}", path.name))
+            file.write(TEMPLATE.replace("{name}", path.name).replace("{words}", _words()))
     except FileExistsError:
         raise UsageError(
             f"--init: {str(path)!r} is there already and stays as it is; give another name"
@@ -58,3 +106,10 @@ def write_template(path: Path) -> None:
         words = f"--init: {str(path)!r} cannot be written: {error.strerror}"
         raise UsageError(one_line(words)) from None
     print(f"{path}: written; fill in model() and batch(), then run: fsdpfuzz check {path}")
+
+
+def _words() -> str:
+    lines: list[str] = []
+    for word, about in WRITTEN.items():
+        lines += textwrap.wrap(f"{word}: {about}", 92, subsequent_indent="    ")
+    return "\n".join(f"#       {line}" for line in lines)

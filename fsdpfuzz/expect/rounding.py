@@ -107,7 +107,7 @@ def adaptive_rounding(case: CaseSpec, op: int, eps: float) -> float:
 
 def _amplified(case: CaseSpec, op: int) -> float:
     optimizer = case.optimizer
-    if optimizer is None or optimizer.name == "sgd":
+    if optimizer is None or not optimizer.adapts:
         return 0.0
     steps = sum(isinstance(request, Step) for request in case.program[: op + 1])
     return steps * optimizer.lr / optimizer.eps

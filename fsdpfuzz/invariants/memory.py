@@ -220,7 +220,7 @@ def tracked_at_least(a: Anatomy) -> int:
     Adam's two moments.
     """
     case = a.case
-    adam = case.optimizer is not None and case.optimizer.name != "sgd"
+    adam = case.optimizer is not None and case.optimizer.adapts
     plain = grads_known_every_step(a) and not case.held_out
     moments = 2 * min(grad_bytes(a, rank) for rank in range(case.world_size))
     whole = unit_numel(a) * _item(a) if all_called(a) else 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fsdpfuzz.loop._campaign import JOBS, campaign, jobs_of
 from fsdpfuzz.loop._checks import Checks
+from fsdpfuzz.loop._depths import DEPTHS, OWN_PROPERTIES, Depth, Task, task_of
 from fsdpfuzz.loop._events import (
     Also,
     CaseDone,
@@ -26,6 +27,7 @@ from fsdpfuzz.loop._events import (
     Shrinking,
     Summary,
 )
+from fsdpfuzz.loop._examined import Examined
 from fsdpfuzz.loop._folders import LATEST, RUNS, make_run_folder, point_at, run_name
 from fsdpfuzz.loop._imported import permit, target_named, unchanged
 from fsdpfuzz.loop._job import Job
@@ -39,6 +41,7 @@ from fsdpfuzz.loop._machine import (
     jobs_for,
     resolve_machine,
 )
+from fsdpfuzz.loop._own_test import check_own
 from fsdpfuzz.loop._ports import Archive, KnownLike, PoolLike, Ports, Sighting
 from fsdpfuzz.loop._profiles import PROFILES, Profile, profile_named, register_profiles
 from fsdpfuzz.loop._properties import (
@@ -54,7 +57,7 @@ from fsdpfuzz.loop._real import real_ports
 from fsdpfuzz.loop._reduction import Reduction, keep_raised
 from fsdpfuzz.loop._run import DIGESTS, Stopped, run
 from fsdpfuzz.loop._scripts import FLAKY_ATTEMPTS, plant_launcher, write_script
-from fsdpfuzz.loop._session import Examined, Session
+from fsdpfuzz.loop._session import Session
 from fsdpfuzz.loop._settings import (
     APIS,
     OUTPUT,
@@ -68,11 +71,13 @@ from fsdpfuzz.loop._settings import (
 
 __all__ = [
     "APIS",
+    "DEPTHS",
     "DIGESTS",
     "FLAKY_ATTEMPTS",
     "JOBS",
     "LATEST",
     "OUTPUT",
+    "OWN_PROPERTIES",
     "PROFILES",
     "PROPERTIES",
     "RESULT_SCHEMA",
@@ -84,6 +89,7 @@ __all__ = [
     "CaseDone",
     "Checks",
     "Counts",
+    "Depth",
     "Emit",
     "Event",
     "Examined",
@@ -113,8 +119,10 @@ __all__ = [
     "Sighting",
     "Stopped",
     "Summary",
+    "Task",
     "WriteScript",
     "campaign",
+    "check_own",
     "default_corpus",
     "default_known",
     "drawn",
@@ -139,6 +147,7 @@ __all__ = [
     "set_scope",
     "summary_document",
     "target_named",
+    "task_of",
     "unchanged",
     "write_json",
     "write_script",

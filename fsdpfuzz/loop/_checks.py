@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.loop._begins import begins
 from fsdpfuzz.loop._events import (
     Counts,
     Emit,
@@ -18,9 +19,10 @@ from fsdpfuzz.loop._events import (
     RunStarted,
     Summary,
 )
+from fsdpfuzz.loop._examined import Examined
 from fsdpfuzz.loop._properties import scope_now
 from fsdpfuzz.loop._reduction import kept_raised
-from fsdpfuzz.loop._session import Examined, Session
+from fsdpfuzz.loop._session import Session
 from fsdpfuzz.verdict import Finding
 
 
@@ -59,6 +61,7 @@ class Checks:
                 seconds=seconds,
                 shrink_steps=kept.steps,
                 shrunk=kept.steps > 0,
+                begins=begins(self._session, kept.examined.case, found.finding),
             )
             self._found[found.finding.key, None] = found
             self._emit(FindingDone(found=found))

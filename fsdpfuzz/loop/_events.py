@@ -87,6 +87,8 @@ class Found:
     rate: Rate | None = None
     also: tuple[str, ...] = ()
     """Further keys as which the same cause shows."""
+    begins: tuple[str, ...] = ()
+    """Of somebody's own model: at which module it begins, in words."""
     shrink_steps: int = 0
     shrunk: bool = False
     seconds: float = 0.0

@@ -40,6 +40,8 @@ class Hunt:
             offers=settings.session.offers,
             model=settings.model,
             plan=settings.plan,
+            around=settings.around,
+            words=settings.words,
         )
         self._strategy = item.strategy(scope)
         self._rounds = 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import keyword
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+
+import msgspec
 
 from fsdpfuzz.case import CaseSpec, Imported
 from fsdpfuzz.errors import UsageError
@@ -16,8 +19,21 @@ _TAKEN = frozenset({"torch", "fsdpfuzz", "numpy"})
 def target_named(text: str, origin: str = "TARGET") -> Target:
     """The target that an argument means: a Python file, or ``package.module``.
 
-    Nothing of it is run here; :class:`UsageError` where there is no such thing.
+    ``:NAME`` after it is a class in it, which holds the functions. Nothing of it is run here;
+    :class:`UsageError` where there is no such thing.
     """
+    place, colon, part = text.rpartition(":")
+    if not colon:
+        return _named(text, origin)
+    if not part.isidentifier() or not part.isascii() or keyword.iskeyword(part):
+        raise UsageError(
+            f"{origin}: {text!r}: {part!r} is no name of a class; give FILE.py:NAME for the "
+            "functions in `class NAME:`"
+        )
+    return msgspec.structs.replace(_named(place, origin), part=part)
+
+
+def _named(text: str, origin: str) -> Target:
     if text.endswith(".py") or "/" in text:
         return _of_file(Path(text), origin)
     if not all(part.isidentifier() and part.isascii() for part in text.split(".")):

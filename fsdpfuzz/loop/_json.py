@@ -93,5 +93,6 @@ def _finding(found: Found) -> dict[str, Any]:
         "examples_to_find": found.examples_to_find,
         "also": list(found.also),
         "change": found.finding.change,
+        "begins": list(found.begins),
         "finding": msgspec.to_builtins(found.finding),
     }

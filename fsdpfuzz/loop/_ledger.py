@@ -9,6 +9,7 @@ from typing import TextIO
 
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.errors import PoolError
+from fsdpfuzz.loop._begins import begins
 from fsdpfuzz.loop._causes import Cause, by_precedence, outdoes, same_cause, shows
 from fsdpfuzz.loop._events import (
     Also,
@@ -21,10 +22,11 @@ from fsdpfuzz.loop._events import (
     Script,
     Scripting,
 )
+from fsdpfuzz.loop._examined import Examined
 from fsdpfuzz.loop._held import signals_held
 from fsdpfuzz.loop._peers import Alone, Peers
 from fsdpfuzz.loop._reduction import Reduction
-from fsdpfuzz.loop._session import Examined, Session
+from fsdpfuzz.loop._session import Session
 from fsdpfuzz.reduce import Ablation
 from fsdpfuzz.verdict import Finding, Verdict
 
@@ -369,6 +371,7 @@ class Ledger:
 
     def _finished(self, found: Found, case: CaseSpec, ablation: Ablation | None) -> Found:
         key = found.finding.key
+        found = replace(found, begins=begins(self.session, case, found.finding))
         if self._script is not None:
             self.emit(Scripting(key=key))
             found = replace(found, script=self._script(self.session, found, case, ablation))

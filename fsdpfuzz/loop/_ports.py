@@ -10,6 +10,7 @@ from typing import Protocol
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.observations import Observation
 from fsdpfuzz.verdict import Finding, Verdict
+from fsdpfuzz.wire import Target
 
 
 class PoolLike(Protocol):
@@ -117,6 +118,8 @@ class Ports:
     judge: Callable[[CaseSpec, Observation], Verdict]
     archive: Archive
     known: KnownLike
+    aim: Callable[[Target | None, bool], Callable[[int], PoolLike]] | None = None
+    """``make_pool`` for ranks that run code of one's own, and, if that is asked, tap modules."""
     telling: Telling | None = None
     """Which cases are run although a known defect covers them, or a refusal is foreseen."""
     first: tuple[CaseSpec, ...] = ()

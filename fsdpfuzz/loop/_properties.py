@@ -27,6 +27,10 @@ class Scope:
     """The only model to be drawn, if it is somebody's own."""
     plan: Plan | None = None
     """How its own code wraps it, if that is what is asked."""
+    around: bool = False
+    """Whether to change a thing or two of that."""
+    words: tuple[str, ...] = ()
+    """Its own program, in words of `fsdpfuzz.case.WRITTEN`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,8 @@ class Property:
             offers=scope.offers,
             model=scope.model,
             plan=scope.plan,
+            around=scope.around,
+            words=scope.words,
         )
 
 

@@ -13,6 +13,7 @@ from fsdpfuzz.loop._settings import SessionSettings
 
 if TYPE_CHECKING:
     from fsdpfuzz.pool import Interpreter
+    from fsdpfuzz.wire import Target
 
 
 def real_ports(settings: SessionSettings) -> Ports:
@@ -22,7 +23,12 @@ def real_ports(settings: SessionSettings) -> Ports:
 
     profile = settings.profile
 
-    def pools(python: Interpreter | None) -> Callable[[int], PoolLike]:
+    def pools(
+        python: Interpreter | None,
+        target: Target | None = settings.target,
+        *,
+        taps: bool = False,
+    ) -> Callable[[int], PoolLike]:
         def make_pool(world_size: int) -> PoolLike:
             return Pool(
                 world_size,
@@ -30,7 +36,8 @@ def real_ports(settings: SessionSettings) -> Ports:
                 deadlines=Deadlines(floor=profile.deadline_floor, ceiling=profile.deadline_ceiling),
                 plant=settings.plant,
                 python=python,
-                target=settings.target,
+                target=target,
+                taps=taps,
             )
 
         return make_pool
@@ -41,6 +48,7 @@ def real_ports(settings: SessionSettings) -> Ports:
         judge=judge,
         archive=FileArchive(settings.output, settings.kept),
         known=known,
+        aim=lambda target, taps: pools(settings.python, target, taps=taps),
     )
     other = settings.against
     if other is None:

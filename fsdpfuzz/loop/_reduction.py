@@ -9,8 +9,9 @@ from pathlib import Path
 
 from fsdpfuzz.case import CaseSpec, encode
 from fsdpfuzz.loop._events import Emit, Shrinking
+from fsdpfuzz.loop._examined import Examined
 from fsdpfuzz.loop._known import lacking
-from fsdpfuzz.loop._session import Examined, Session
+from fsdpfuzz.loop._session import Session
 from fsdpfuzz.reduce import Ablation, ablate, alike, reduce
 from fsdpfuzz.verdict import Finding, Verdict
 

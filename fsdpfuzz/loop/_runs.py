@@ -44,6 +44,10 @@ class Runs:
         python = settings.python
         self._python = platform.python_version() if python is None else python.python
 
+    def renew(self, ports: Ports) -> None:
+        """Other ports for what starts from now on."""
+        self._ports = ports
+
     @property
     def restarts(self) -> int:
         """How often ranks were started again, over all world sizes."""

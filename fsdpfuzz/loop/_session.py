@@ -3,73 +3,23 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from fsdpfuzz.case import CaseSpec, digest
 from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm, is_starved
-from fsdpfuzz.loop._events import CaseDone, Rate
+from fsdpfuzz.loop._examined import Examined, Outcome
 from fsdpfuzz.loop._imported import is_permitted, permit, wraps_itself
 from fsdpfuzz.loop._known import reason_to_skip
-from fsdpfuzz.loop._ports import HarnessError, Ports, Sighting
+from fsdpfuzz.loop._ports import HarnessError, PoolLike, Ports, Sighting
 from fsdpfuzz.loop._real import real_ports
 from fsdpfuzz.loop._runs import Runs
 from fsdpfuzz.loop._settings import SessionSettings
-from fsdpfuzz.observations import Observation
 from fsdpfuzz.reduce import alike
 from fsdpfuzz.verdict import Finding, FindingError, Verdict, error_type
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What the cache keeps of a case. Observations are kept for findings only."""
-
-    verdict: Verdict
-    known: Mapping[str, str] = field(default_factory=dict)
-    rates: Mapping[str, Rate] = field(default_factory=dict)
-    observation: Observation | None = None
-    unconfirmed: tuple[Finding, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
-    """A case with its verdict.
-
-    ``known`` maps a finding's key to the entry that explains it, ``rates`` to how often it
-    failed where it does not fail each time. ``observation`` is None for a clean case that
-    was judged before.
-    """
-
-    case: CaseSpec
-    digest: str
-    verdict: Verdict
-    known: Mapping[str, str]
-    rates: Mapping[str, Rate]
-    observation: Observation | None
-    fresh: bool
-    """Whether the case ran now; False for one judged before."""
-    unconfirmed: tuple[Finding, ...] = ()
-    """What showed once and not again, without evidence; no part of the verdict."""
-
-    @property
-    def news(self) -> tuple[Finding, ...]:
-        """The findings that no known entry explains."""
-        return tuple(f for f in self.verdict.findings if f.key not in self.known)
-
-    def done(self, index: int, property_name: str, restarts: int, seconds: float = 0.0) -> CaseDone:
-        """What a run tells of it."""
-        return CaseDone(
-            index=index,
-            property_name=property_name,
-            digest=self.digest,
-            case=self.case,
-            status=self.verdict.status,
-            seconds=seconds,
-            restarts=restarts,
-            known=tuple(sorted(set(self.known.values()))),
-        )
+from fsdpfuzz.wire import Target
 
 
 class Session:
@@ -83,7 +33,7 @@ class Session:
         self.settings = settings
         self._ports = ports or real_ports(settings)
         self._runs = Runs(settings, self._ports)
-        self._cache: OrderedDict[str, _Outcome] = OrderedDict()
+        self._cache: OrderedDict[str, Outcome] = OrderedDict()
         self._confirmed: set[str] = set()
         self._raised: dict[str, tuple[Examined, Finding, str]] = {}
         self._begun = ""
@@ -106,6 +56,25 @@ class Session:
         if error is not None:
             self.abandon()
         self.close()
+
+    def aim(self, target: Target | None) -> None:
+        """Has ranks run this code of one's own from now on. Cases of other code may look alike."""
+        if target == self.settings.target:
+            return
+        self.close()
+        self._cache.clear()
+        self._confirmed.clear()
+        self.settings = replace(self.settings, target=target)
+        make_pool = (
+            self._ports.make_pool if self._ports.aim is None else self._ports.aim(target, False)
+        )
+        self._ports = replace(self._ports, make_pool=make_pool)
+        self._runs.renew(self._ports)
+
+    @property
+    def tapping(self) -> Callable[[int], PoolLike] | None:
+        """Makes ranks that tap modules; None where there are none."""
+        return self._ports.aim and self._ports.aim(self.settings.target, True)
 
     @property
     def restarts(self) -> int:
@@ -154,10 +123,10 @@ class Session:
         outcome = self._cache.get(name)
         if outcome is not None:
             self._cache.move_to_end(name)
-            return _examined(case, name, outcome, fresh=False)
+            return outcome.examined(case, name, fresh=False)
         outcome = self._run(case, beside=beside)
         self._remember(name, outcome)
-        return _examined(case, name, outcome, fresh=True)
+        return outcome.examined(case, name, fresh=True)
 
     def confirm(self, case: CaseSpec) -> Examined:
         """Runs a case several times, whatever is known of it, and remembers the outcome.
@@ -167,7 +136,7 @@ class Session:
         name = digest(case)
         outcome = self._run(case, doubt=True, beside=True)
         self._remember(name, outcome)
-        return _examined(case, name, outcome, fresh=True)
+        return outcome.examined(case, name, fresh=True)
 
     def covering(self, case: CaseSpec) -> tuple[str, ...]:
         """Ids of the known defects that a case can show here."""
@@ -304,7 +273,7 @@ class Session:
             error.add_note(f"not each time: {rate} runs of this case")
         return error
 
-    def _run(self, case: CaseSpec, *, doubt: bool = False, beside: bool = False) -> _Outcome:
+    def _run(self, case: CaseSpec, *, doubt: bool = False, beside: bool = False) -> Outcome:
         permit(case, self.settings.target)
         begun, self._begun = self._begun, ""
         if not beside and begun != digest(case):
@@ -312,7 +281,7 @@ class Session:
         observation, verdict = self._runs.judged(case)
         if not verdict.findings:
             # A clean case's observation is large and nobody asks for it again.
-            outcome = _Outcome(verdict)
+            outcome = Outcome(verdict)
         else:
             outcome = self._weighed(case, (observation, verdict), doubt=doubt)
         if not beside:
@@ -325,7 +294,7 @@ class Session:
         self.settle()
         self._ports.archive.begin(case)
 
-    def _weighed(self, case: CaseSpec, first: Judged, *, doubt: bool) -> _Outcome:
+    def _weighed(self, case: CaseSpec, first: Judged, *, doubt: bool) -> Outcome:
         confirmed = Confirmed(verdict=first[1], observation=first[0])
         known = self._known(case, first[1])
         if (
@@ -345,7 +314,7 @@ class Session:
             self._confirmed.update(
                 f.key for f in confirmed.verdict.findings if f.key not in confirmed.rates
             )
-        return _Outcome(
+        return Outcome(
             confirmed.verdict,
             known,
             confirmed.rates,
@@ -367,21 +336,8 @@ class Session:
             case, finding, torch=self.torch, backend=self.settings.backend
         )
 
-    def _remember(self, name: str, outcome: _Outcome) -> None:
+    def _remember(self, name: str, outcome: Outcome) -> None:
         self._cache[name] = outcome
         self._cache.move_to_end(name)
         while len(self._cache) > self.settings.cache_size:
             self._cache.popitem(last=False)
-
-
-def _examined(case: CaseSpec, name: str, outcome: _Outcome, *, fresh: bool) -> Examined:
-    return Examined(
-        case=case,
-        digest=name,
-        verdict=outcome.verdict,
-        known=outcome.known,
-        rates=outcome.rates,
-        observation=outcome.observation,
-        fresh=fresh,
-        unconfirmed=outcome.unconfirmed,
-    )

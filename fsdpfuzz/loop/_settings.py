@@ -76,6 +76,10 @@ class RunSettings:
     """The model of your own that all cases train; None to draw models, too."""
     plan: Plan | None = None
     """How its own code wraps it; None to draw plans."""
+    around: bool = False
+    """Whether to change a thing or two of that."""
+    words: tuple[str, ...] = ()
+    """Its own program, in words of `fsdpfuzz.case.WRITTEN`."""
     round_examples: int = 8
     max_seconds: float | None = None
     notes: Path | None = None

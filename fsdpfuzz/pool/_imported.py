@@ -6,6 +6,7 @@ import signal
 import socket
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -32,6 +33,12 @@ class Seen:
     refused: str
     """What FSDP says against that, as documented; empty if nothing."""
     functions: tuple[str, ...]
+    program: tuple[str, ...]
+    """What its ``program()`` lists."""
+    mistakes: tuple[str, ...]
+    """What its code does wrong, each named, in words."""
+    stuck: bool
+    """Whether a mistake keeps ranks from going on at all."""
     notes: tuple[str, ...]
     """What else there is to say of it, in words."""
 
@@ -41,44 +48,53 @@ def look_at(
     world_size: int,
     python: Interpreter | None = None,
     *,
-    as_is: bool = False,
+    wrapped: bool = False,
 ) -> Seen:
-    """The structure of the model that a target makes; with ``as_is`` also how it is wrapped.
+    """The structure of the model that a target makes; with ``wrapped`` also how its own code
+    wraps it, if it does.
 
     Its code is run in a process for each rank, without FSDP. Raises :class:`UsageError` in words
     about that code where it cannot be checked.
     """
-    found = _ask(target, world_size, python, as_is=as_is)
+    found = _ask(target, world_size, python, wrapped=wrapped)
     for looked in found:
         if looked.trouble:
-            raise UsageError(f"{target.name}: {looked.trouble}")
+            # A rank fails, too, where another one made the mistake.
+            raise UsageError(f"{target.title}: {next(iter(_mistakes(found)), looked.trouble)}")
     models = [msgspec.json.decode(looked.model, type=Imported) for looked in found]
     first = models[0]
     for rank, (looked, model) in enumerate(zip(found, models, strict=True)):
         if _fixed(model) != _fixed(first):
             raise UsageError(
-                f"{target.name}: ranks build different models: that of rank {rank} has other "
+                f"{target.title}: ranks build different models: that of rank {rank} has other "
                 "modules or parameters than that of rank 0"
             )
         if looked.fingerprint != found[0].fingerprint:
             raise UsageError(
-                f"{target.name}: ranks build different models: under the same seed model() gives "
+                f"{target.title}: ranks build different models: under the same seed model() gives "
                 f"rank {rank} other parameters than rank 0"
             )
-    notes = []
+    notes = list(dict.fromkeys(note for looked in found for note in looked.notes))
     if world_size > 1 and len({looked.inputs for looked in found}) == 1:
         notes.append("batch(step, rank) gives all ranks the same, which hides a missing average")
     plans = [msgspec.json.decode(looked.plan, type=_Plans) for looked in found]
     if any(plan != plans[0] for plan in plans):
-        raise UsageError(f"{target.name}: shard(model, mesh) wraps other modules on each rank")
+        raise UsageError(f"{target.title}: shard(model, mesh) wraps other modules on each rank")
     together = _together(target, models)
     return Seen(
         model=together,
         plan=plans[0],
         refused=next((looked.refused for looked in found if looked.refused), ""),
         functions=found[0].functions,
+        program=found[0].program,
+        mistakes=_mistakes(found),
+        stuck=any(looked.stuck for looked in found),
         notes=tuple(notes),
     )
+
+
+def _mistakes(found: Iterable[Looked]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words for looked in found for words in looked.mistakes))
 
 
 def _fixed(model: Imported) -> object:
@@ -100,15 +116,16 @@ def _together(target: Target, models: list[Imported]) -> Imported:
             for mine, other in zip(places[0].parameters, place.parameters, strict=True):
                 if mine.used != other.used:
                     name = f"{place.path}.{mine.name}".lstrip(".")
-                    raise UsageError(f"{target.name}: {depends_on_data(name, f'rank {rank}')}")
+                    raise UsageError(f"{target.title}: {depends_on_data(name, f'rank {rank}')}")
         alone = places[0].path in alike and all(place.alone for place in places)
-        modules.append(replace(places[0], alone=alone))
+        repeats = all(place.repeats for place in places)
+        modules.append(replace(places[0], alone=alone, repeats=repeats))
     lower = tuple(name for name in first.computes_in if all(name in m.computes_in for m in models))
     return replace(first, modules=tuple(modules), computes_in=lower)
 
 
 def _ask(
-    target: Target, world_size: int, python: Interpreter | None, *, as_is: bool
+    target: Target, world_size: int, python: Interpreter | None, *, wrapped: bool
 ) -> list[Looked]:
     server = ForkServer.get(python=python)
     if server.worker_failure:
@@ -118,7 +135,7 @@ def _ask(
     folder = server.make_folder(None)
     with tempfile.TemporaryFile() as output:
         try:
-            store = str(folder / "store") if as_is else ""
+            store = str(folder / "store") if wrapped else ""
             asked = [
                 Look(target=target, rank=rank, world_size=world_size, store=store)
                 for rank in range(world_size)
@@ -138,13 +155,13 @@ def _ask(
         except TimeoutError:
             server.signal(pids, signal.SIGKILL)
             raise UsageError(
-                f"{target.name}: your code did not come to an end within two minutes, without FSDP"
+                f"{target.title}: your code did not come to an end within two minutes, without FSDP"
             ) from None
         except msgspec.MsgspecError:
             output.seek(0)
             said = one_line(output.read(4000).decode(errors="replace").strip(), limit=600)
             raise UsageError(
-                f"{target.name}: your code ended the process that ran it, without FSDP: {said}"
+                f"{target.title}: your code ended the process that ran it, without FSDP: {said}"
             ) from None
         finally:
             for ours, theirs in pairs:

@@ -51,7 +51,8 @@ class Pool:
     ``plant`` names a ``module:function`` that each rank calls with its `RankEnv` before its
     first case. ``workdir`` is where the pool's private folder is made while it lives; the
     folder for temporary files by default. Ranks run on ``python``, else on the controller's own.
-    ``target`` is the only code of your own that they import.
+    ``target`` is the only code of your own that they import. With ``taps`` they only look where
+    the modules of a case depart from the reference.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Pool:
         workdir: Path | None = None,
         python: Interpreter | None = None,
         target: Target | None = None,
+        taps: bool = False,
     ) -> None:
         self.world_size = world_size
         self.backend = backend
@@ -74,6 +76,7 @@ class Pool:
         self._pace = Pace(deadlines or Deadlines())
         self._plant = plant
         self._target = target
+        self._taps = taps
         self._workdir = workdir
         self._python = python
         self._made_workdir = False
@@ -214,6 +217,7 @@ class Pool:
             generation=self._generation,
             plant=self._plant,
             target=self._target,
+            taps=self._taps,
         )
 
     def _private_folder(self, server: ForkServer) -> Path:

@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fsdpfuzz.observations import Comparison, Quantity
+from fsdpfuzz.observations import NOT_FINITE, Comparison, Quantity
 
-NOT_FINITE = 1e300
-"""Stands for an infinite or undefined error, which JSON cannot hold."""
 QUICK_FACTOR = 16.0
 """Rounding units of the floor under which a batch is not looked at tensor by tensor."""
 

@@ -136,8 +136,9 @@ class Execution:
             return  # it averages by itself
         if do.ranks is not None and self.env.rank not in do.ranks:
             return
-        value = self._evaluate(do.call, variables)
-        for target in do.into:
+        made = self._evaluate(do.call, variables)
+        several = made if len(do.into) > 1 else (made,) * len(do.into)
+        for target, value in zip(do.into, several, strict=True):
             if isinstance(target, Inside):
                 owner, _, name = target.path.rpartition(".")
                 setattr(_inside(variables[target.owner], owner), name, value)
@@ -191,6 +192,9 @@ class Execution:
         if function.startswith("recipe."):
             return self._procedure(function.removeprefix("recipe."), args, variables)
         called: Callable[..., Any] = resolve(function)
+        if function.startswith(f"{OWN}.") and not function.endswith(".loss"):
+            # The model as its own code knows it; for the loss DDP has to be called.
+            args = [arg.module if isinstance(arg, DistributedDataParallel) else arg for arg in args]
         if called is average and self.env.backend == "gloo":
             return _at_once(list(args[0]), *args[1:], **options)
         return called(*args, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import cache
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -24,8 +25,9 @@ def load(target: Target) -> ModuleType:
 
 @cache
 def function(name: str) -> Any:
-    """A function of the target that was imported, by ``MODULE.NAME``."""
+    """A function of the target that was imported, by ``MODULE.NAME`` or ``MODULE.CLASS.NAME``."""
+    for module, loaded in _loaded.items():
+        if name.startswith(f"{module}."):
+            return attrgetter(name.removeprefix(f"{module}."))(loaded)
     module, _, own = name.rpartition(".")
-    if module not in _loaded:
-        raise ContractError(f"a case asks for {own}() of {module}, which nobody said may be run")
-    return getattr(_loaded[module], own)
+    raise ContractError(f"a case asks for {own}() of {module}, which nobody said may be run")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
+
+from fsdpfuzz.case.modules.imported import FUNCTIONS
 
 MAX_MODULES = 512
 _NAME = re.compile(r"^[A-Za-z0-9_.]*$")
@@ -16,41 +19,89 @@ _FUNCTIONS = {
     "model": ((), "model() makes your nn.Module"),
     "batch": ((0, 0), "batch(step, rank) gives what the model is called with"),
 }
-_OPTIONAL = {"loss": (None, None), "freeze": (None,), "shard": (None, None)}
+_OPTIONAL: dict[str, tuple[tuple[Any, ...], str]] = {
+    "loss": ((None, None), "(model, batch)"),
+    "freeze": ((None,), "(model)"),
+    "shard": ((None, None), "(model, mesh)"),
+    "optimizer": ((None,), "(parameters)"),
+    "clip": ((None,), "(model)"),
+    "load": ((None, None), "(model, state)"),
+    "program": ((), "()"),
+}
 
 
 class Trouble(Exception):  # noqa: N818 (what the user is told is no error of ours)
     """Something about the target that keeps it from being checked, in words."""
 
 
-def functions_of(name: str, module: ModuleType) -> dict[str, Any]:
-    """The functions of a target; :class:`Trouble` where one lacks or takes other arguments."""
-    found = {}
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """What a target defines, by name: the functions, and how a case names each."""
+
+    made: dict[str, Any]
+    paths: tuple[str, ...]
+
+
+def functions_of(title: str, module: ModuleType, part: str = "") -> Functions:
+    """The functions of a target; :class:`Trouble` where one lacks or takes other arguments.
+
+    Those of its class ``part`` come first; what that lacks the file's own stand in for.
+    """
+    holder = _holder(title, module, part) if part else None
+    made: dict[str, Any] = {}
+    paths = []
+    for own in FUNCTIONS:
+        # None in the class says that it goes without the file's.
+        there = hasattr(holder, own)
+        function = getattr(holder if there else module, own, None)
+        if callable(function):
+            made[own] = function
+            paths.append(f"{part}.{own}" if there else own)
     for own, (args, words) in _FUNCTIONS.items():
-        if not callable(getattr(module, own, None)):
-            raise Trouble(
-                f"there is no function {own}() in {name}: {words}. "
-                "`fsdpfuzz check --init FILE` writes an example"
-            )
-        found[own] = _takes(name, own, getattr(module, own), args)
-    for own, given in _OPTIONAL.items():
-        if callable(getattr(module, own, None)):
-            found[own] = _takes(name, own, getattr(module, own), given)
-    return found
+        if own not in made:
+            others = _holders(module)
+            hint = "`fsdpfuzz check --init FILE` writes an example"
+            if others and not part:
+                hint = f"say of which class in it: {title}:{others[0]}"
+            raise Trouble(f"there is no function {own}() in {title}: {words}. {hint}")
+        _takes(title, own, made[own], args)
+    for own, (given, _) in _OPTIONAL.items():
+        if own in made:
+            _takes(title, own, made[own], given)
+    return Functions(made, tuple(paths))
 
 
-def _takes(name: str, own: str, function: Any, args: tuple[Any, ...]) -> Any:
+def _holders(module: ModuleType) -> list[str]:
+    """The classes of a target that hold any of its functions."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and not issubclass(value, nn.Module)
+        and any(callable(getattr(value, own, None)) for own in _FUNCTIONS)
+    ]
+
+
+def _holder(title: str, module: ModuleType, part: str) -> type:
+    found = getattr(module, part, None)
+    if isinstance(found, type):
+        return found
+    name = title.removesuffix(f":{part}")
+    what = "has no class" if found is None else "has no class, but something else, named"
+    there = ", ".join(_holders(module))
+    hint = f"those in it: {there}" if there else f"write `class {part}:` with model() in it"
+    raise Trouble(f"{name} {what} {part!r}: {hint}")
+
+
+def _takes(name: str, own: str, function: Any, args: tuple[Any, ...]) -> None:
     try:
         inspect.signature(function).bind(*args)
     except TypeError as error:
-        wanted = {"model": "()", "batch": "(step, rank)", "loss": "(model, batch)"}
-        wanted["shard"] = "(model, mesh)"
-        raise Trouble(
-            f"{own}() in {name} must be {own}{wanted.get(own, '(model)')}: {error}"
-        ) from None
+        wanted = {"model": "()", "batch": "(step, rank)"}
+        form = wanted.get(own) or _OPTIONAL[own][1]
+        raise Trouble(f"{own}() in {name} must be {own}{form}: {error}") from None
     except ValueError:
         pass  # nothing is known of its signature
-    return function
 
 
 def check_model(model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,8 +22,12 @@ def modules_of(
     trained: dict[str, bool],
     alone: set[str],
     changed: set[str],
+    odd: set[str],
 ) -> list[ImportedModule]:
-    """The modules of a model as parts of a case; ``trained`` tells what its own code freezes."""
+    """The modules of a model as parts of a case; ``trained`` tells what its own code freezes.
+
+    ``odd`` names those that a recomputation changes.
+    """
     every = dict(model.named_parameters(remove_duplicate=False))
     first: dict[int, str] = {}
     for name, p in every.items():
@@ -46,6 +51,7 @@ def modules_of(
         made.append(
             ImportedModule(
                 path=path,
+                repeats=path not in odd,
                 cls=type(module).__name__[:128],
                 alone=not path or path in alone,
                 parameters=parameters,
@@ -86,3 +92,18 @@ def fingerprint_of(tensors: Iterable[Any]) -> str:
             found.update(f"{t.dtype} {tuple(t.shape)}".encode())
             found.update(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
+
+
+def kind(value: object) -> str:
+    """What a value is, for who returned it."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)} and {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
+def where(error: BaseException, file: str) -> str:
+    """The line of the target at which it failed."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(file)]
+    if isinstance(error, SyntaxError) and error.filename and error.filename.endswith(file):
+        return f" [{file}:{error.lineno}]"
+    return f" [{file}:{frames[-1].lineno}]" if frames else ""

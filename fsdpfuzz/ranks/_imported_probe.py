@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,26 +12,30 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import FileStore
 from torch.utils._pytree import tree_leaves
 
-from fsdpfuzz.case import Plan
+from fsdpfuzz.case import CaseSpec, Given, Plan, Tie
 from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike, depends_on_data
+from fsdpfuzz.case.written import written
 from fsdpfuzz.ranks._imported import load
 from fsdpfuzz.ranks._imported_checks import Trouble, check_model, functions_of
+from fsdpfuzz.ranks._imported_hooks import optimized, program_of
+from fsdpfuzz.ranks._imported_mistakes import Recomputed
 from fsdpfuzz.ranks._imported_parts import (
     CLOSE,
     close,
     close_all,
     equal,
     fingerprint_of,
+    kind,
     modules_of,
+    where,
 )
-from fsdpfuzz.ranks._imported_plan import UnreadableError, plan_of
 from fsdpfuzz.ranks._imported_watch import Watch, standing_alone, used_outside
+from fsdpfuzz.ranks._imported_wrapped import Wrapped, Wrapper
+from fsdpfuzz.steps import checkpointing
 from fsdpfuzz.steps.modules import imported as steps
 from fsdpfuzz.wire import Look, Looked
 
@@ -40,6 +45,8 @@ STEPS = 3
 STABLE = 0.1
 """How far gradients in a lower dtype may be from float32's, relative to their largest element: a
 model that rounding changes more than this is not tried in that dtype."""
+RECOMPUTING = 5.0
+"""Seconds in which it is tried which modules may be recomputed."""
 SAME_RULE = 1e-2
 """How far float64 may be from float32 before it is called another computation."""
 
@@ -74,14 +81,18 @@ def look(asked: Look) -> Looked:
 class _Probe:
     def __init__(self, asked: Look) -> None:
         self.asked = asked
-        self.name = asked.target.name
-        self.module = self._attempt("importing it", lambda: load(asked.target))
-        self.functions = functions_of(self.name, self.module)
+        self.name = asked.target.title
+        self.module = self.attempt("importing it", lambda: load(asked.target))
+        found = functions_of(self.name, self.module, asked.target.part)
+        self.functions, self.paths = found.made, found.paths
+        self.notes: list[str] = []
         self.loss = "function" if "loss" in self.functions else "all"
 
     def looked(self) -> Looked:
-        first = self._made()
+        first = self.made()
         check_model(first)
+        # Before it is called: running means of a norm hang on the batch.
+        fingerprint = fingerprint_of(first.state_dict().values())
         self._same_again(first)
         given = self._checked_batch()
         if self.loss == "all":
@@ -98,41 +109,75 @@ class _Probe:
         self._wide(run)
         later = [self._train(torch.float32, step) for step in range(1, STEPS)]
         structure = self._structure(run, later)
-        plan, refused = None, ""
-        if self.asked.store:
-            (plan, refused), structure = self._plan(), replace(structure, wrapped=True)
+        structure = optimized(self, structure)
+        wrapped = Wrapped(mistakes=tuple(self._recomputed().mistakes()))
+        if self.asked.store and "shard" in self.functions:
+            wrapped = Wrapper(self, structure).wrapped()
+            structure = replace(structure, wrapped=True, **wrapped.facts)
         return Looked(
-            refused=refused,
-            plan=msgspec.Raw(msgspec.json.encode(plan)),
+            refused=wrapped.refused,
+            mistakes=wrapped.mistakes,
+            stuck=wrapped.stuck,
+            notes=tuple(self.notes),
+            program=program_of(self, structure, wrapped.plan),
+            plan=msgspec.Raw(msgspec.json.encode(wrapped.plan)),
             functions=tuple(self.functions),
             model=msgspec.Raw(msgspec.json.encode(structure)),
-            fingerprint=fingerprint_of(first.state_dict().values()),
+            fingerprint=fingerprint,
             inputs=fingerprint_of(t for t in tree_leaves(given) if isinstance(t, Tensor)),
         )
 
-    def _attempt(self, what: str, act: Callable[[], Any]) -> Any:
+    def attempt(self, what: str, act: Callable[[], Any]) -> Any:
         try:
             return act()
         except Trouble:
             raise
         except BaseException as error:
             said = f"{type(error).__name__}: {error}".strip(": ")
-            raise Trouble(f"{what} raised {said[:600]}{_where(error, self.module_file)}") from error
+            raise Trouble(f"{what} raised {said[:600]}{where(error, self.module_file)}") from error
+
+    def froze(self) -> nn.Module:
+        """The model as its own code freezes it."""
+        made = self.made()
+        if "freeze" in self.functions:
+            self.attempt("freeze(model)", lambda: self.functions["freeze"](made))
+        return made
+
+    def _recomputed(self) -> Recomputed:
+        """What its own checkpoints recompute, without FSDP."""
+        model = self.froze()
+        found = Recomputed(model)
+        with found.following():
+            self.loss_of(model, self.given(torch.float32, 0))
+        return found
+
+    def case(self, structure: Imported, plan: Plan, words: Sequence[str] = ()) -> CaseSpec:
+        """A case of the model, wrapped in this way."""
+        return CaseSpec(
+            world_size=self.asked.world_size,
+            model=structure,
+            inputs=Given(),
+            plan=plan,
+            frozen=structure.own_frozen,
+            ties=tuple(Tie(source=source, target=target) for source, target in structure.ties),
+            program=written(words, plan, clips="clip" in self.functions) if words else (),
+            loss="projection" if structure.loss == "all" else "own",
+        )
 
     @property
     def module_file(self) -> str:
         """The target's own file, of which a line is named where something fails."""
         return self.asked.target.name.removesuffix(".py").replace(".", "/") + ".py"
 
-    def _made(self) -> nn.Module:
+    def made(self) -> nn.Module:
         torch.manual_seed(0)
-        made = self._attempt("model()", self.functions["model"])
+        made = self.attempt("model()", self.functions["model"])
         if not isinstance(made, nn.Module):
             raise Trouble(f"model() returned a {type(made).__name__}: return an nn.Module")
         return made
 
     def _same_again(self, first: nn.Module) -> None:
-        mine, other = dict(first.state_dict()), self._made().state_dict()
+        mine, other = dict(first.state_dict()), self.made().state_dict()
         for name, value in mine.items():
             if name not in other or not torch.equal(value, other[name]):
                 raise Trouble(
@@ -143,14 +188,14 @@ class _Probe:
 
     def _checked_batch(self) -> Any:
         rank = self.asked.rank
-        given = self._given(torch.float32, 0)
+        given = self.given(torch.float32, 0)
         tensors = [t for t in tree_leaves(given) if isinstance(t, Tensor)]
         if not tensors:
             raise Trouble(
                 f"batch(0, {rank}) returned {type(given).__name__} without a tensor: return "
                 "tensors, in a dict for model(**batch) or a tuple for model(*batch)"
             )
-        again = [t for t in tree_leaves(self._given(torch.float32, 0)) if isinstance(t, Tensor)]
+        again = [t for t in tree_leaves(self.given(torch.float32, 0)) if isinstance(t, Tensor)]
         if len(again) != len(tensors) or any(
             not equal(a, b) for a, b in zip(tensors, again, strict=True)
         ):
@@ -160,9 +205,9 @@ class _Probe:
             )
         return given
 
-    def _given(self, dtype: torch.dtype, step: int) -> Any:
+    def given(self, dtype: torch.dtype, step: int) -> Any:
         rank = self.asked.rank
-        return self._attempt(
+        return self.attempt(
             f"batch({step}, {rank})",
             lambda: steps.given(self.functions["batch"], 0, step, rank, torch.device("cpu"), dtype),
         )
@@ -170,7 +215,7 @@ class _Probe:
     def _loss_kind(self, model: nn.Module, given: Any) -> str:
         """Where the loss comes from, where there is no ``loss(model, batch)``."""
         with torch.no_grad():
-            found = self._attempt(
+            found = self.attempt(
                 "calling model() on batch(0, 0)", lambda: steps.called(model, given)
             )
         loss = found.get("loss") if isinstance(found, dict) else getattr(found, "loss", None)
@@ -186,22 +231,22 @@ class _Probe:
 
     def _train(self, dtype: torch.dtype, step: int, *, quiet: bool = False) -> _Run:
         """A forward and a backward; ``quiet`` leaves what is raised as it is."""
-        model = self._made().requires_grad_(True).to(dtype)
-        given = self._given(dtype, step)
+        model = self.made().requires_grad_(True).to(dtype)
+        given = self.given(dtype, step)
         watch = Watch(model)
 
         def forward() -> Tensor:
             torch.manual_seed(step)
             with watch.following():
-                loss: Tensor = self._loss(model, given)
+                loss: Tensor = self.loss_of(model, given)
                 return loss
 
         name = str(dtype).removeprefix("torch.")
-        attempt = (lambda _, act: act()) if quiet else self._attempt
+        attempt = (lambda _, act: act()) if quiet else self.attempt
         loss = attempt(f"training your model without FSDP, in {name},", forward)
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             raise Trouble(
-                f"loss(model, batch) returned {_kind(loss)}: return one floating-point number"
+                f"loss(model, batch) returned {kind(loss)}: return one floating-point number"
             )
         if not loss.requires_grad:
             raise Trouble(
@@ -212,7 +257,7 @@ class _Probe:
         grads = {n: p.grad for n, p in model.named_parameters()}
         return _Run(model, loss.detach(), grads, watch)
 
-    def _loss(self, model: nn.Module, given: Any) -> Any:
+    def loss_of(self, model: nn.Module, given: Any) -> Any:
         match self.loss:
             case "function":
                 return self.functions["loss"](model, given)
@@ -230,7 +275,7 @@ class _Probe:
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
             raise Trouble(
-                f"your model cannot run in float64: {said[:400]}{_where(error, self.module_file)}. "
+                f"your model cannot run in float64: {said[:400]}{where(error, self.module_file)}. "
                 "What is right is measured there, so nothing can be checked. Make tensors in the "
                 "dtype of their input (torch.zeros(..., dtype=x.dtype)) instead of float32"
             ) from error
@@ -242,17 +287,17 @@ class _Probe:
             )
 
     def _structure(self, run: _Run, later: Sequence[_Run]) -> Imported:
-        plain, watches = self._made(), [run.watch, *(other.watch for other in later)]
+        plain, watches = self.made(), [run.watch, *(other.watch for other in later)]
         plain.to(torch.float32)
         own = {n: p.requires_grad for n, p in plain.named_parameters()}
         if "freeze" in self.functions:
-            self._attempt("freeze(model)", lambda: self.functions["freeze"](plain))
+            self.attempt("freeze(model)", lambda: self.functions["freeze"](plain))
             own = {n: p.requires_grad for n, p in plain.named_parameters()}
         evaluated = Watch(run.model)
         run.model.eval()
         with torch.no_grad(), evaluated.following():
-            given = self._given(torch.float32, 0)
-            self._attempt("your model in eval mode", lambda: self._loss(run.model, given))
+            given = self.given(torch.float32, 0)
+            self.attempt("your model in eval mode", lambda: self.loss_of(run.model, given))
         run.model.train()
         every = [*watches, evaluated]
         outside = used_outside(every)
@@ -276,44 +321,39 @@ class _Probe:
         alone &= called_alike([r.watch.times for r in runs], paths)
         used = {n for n, g in run.grads.items() if g is not None}
         return Imported(
-            target=self.name,
-            modules=tuple(modules_of(plain, used, own, alone, changed)),
+            target=self.asked.target.name,
+            modules=tuple(modules_of(plain, used, own, alone, changed, self._odd(run, alone))),
             calls=tuple(run.watch.calls[1 : MAX_CALLS + 1]),
             loss=self.loss,  # type: ignore[arg-type]
             computes_in=() if changed or random else self._low_dtypes(run),  # type: ignore[arg-type]
             random=random,
             loses=loses,
+            functions=self.paths,
         )
 
-    def _plan(self) -> tuple[Plan, str]:
-        """What ``shard`` makes of the model, on all ranks together, and whether FSDP refuses it."""
-        asked = self.asked
-        store = FileStore(asked.store, asked.world_size)
-        dist.init_process_group("gloo", store=store, rank=asked.rank, world_size=asked.world_size)
-        model, shard = self._made(), self.functions["shard"]
-        cpu = torch.device("cpu")
-        try:
-            wrapped = steps.sharded(model, shard, cpu)
-        except Exception as error:
-            raise Trouble(_of_shard(error, self.module_file)) from error
-        if not isinstance(wrapped, nn.Module):
-            words = f"shard(model, mesh) returned {_kind(wrapped)}: return the model, or None"
-            raise Trouble(words)
-        try:
-            plan = plan_of(wrapped)
-        except UnreadableError as error:
-            raise Trouble(f"shard(model, mesh) {error}") from None
-        return plan, self._refusal(wrapped)
+    def _odd(self, run: _Run, alone: set[str]) -> set[str]:
+        """The modules that come to something else when they are recomputed, without FSDP.
 
-    def _refusal(self, wrapped: nn.Module) -> str:
-        """What FSDP says against it when it is called, as documented; empty if nothing."""
-        try:
-            self._loss(wrapped, self._given(torch.float32, 0)).backward()
-        except (ValueError, NotImplementedError) as error:
-            return f"{type(error).__name__}: {error}"
-        except Exception:  # which training it will show, and make a finding of
-            return ""
-        return ""
+        Where that takes too long, those that were not looked at are among them.
+        """
+        odd: set[str] = set()
+        end = time.monotonic() + RECOMPUTING
+        for path in sorted(alone):
+            model = self.made().requires_grad_(True)
+            checkpointing.recompute(model.get_submodule(path), False)
+            try:
+                if time.monotonic() > end:
+                    raise TimeoutError
+                torch.manual_seed(0)
+                loss = self.loss_of(model, self.given(torch.float32, 0))
+                loss.backward()
+            except Exception:  # whatever keeps it from being recomputed
+                odd.add(path)
+                continue
+            grads = {n: p.grad for n, p in model.named_parameters()}
+            if not close(loss.detach(), run.loss, CLOSE) or not close_all(grads, run.grads):
+                odd.add(path)
+        return odd
 
     def _check_steady(self, runs: Sequence[_Run]) -> None:
         """Which parameters get a gradient must not depend on the data."""
@@ -324,12 +364,12 @@ class _Probe:
 
     def _effects(self, model: nn.Module) -> tuple[set[str], bool, bool]:
         """Buffers that a forward changes; whether it draws random numbers, or loses state."""
-        given = self._given(torch.float32, 0)
+        given = self.given(torch.float32, 0)
         before = {n: b.clone() for n, b in model.named_buffers()}
         torch.manual_seed(0)
         state = torch.get_rng_state()
         with torch.no_grad():
-            self._loss(model, given)
+            self.loss_of(model, given)
         random = not torch.equal(state, torch.get_rng_state())
         after = dict(model.named_buffers())
         changed = {n for n, b in after.items() if n not in before or not equal(b, before[n])}
@@ -347,25 +387,3 @@ class _Probe:
             if torch.isfinite(run.loss) and close_all(run.grads, plain.grads, STABLE):
                 found.append(name)
         return tuple(found)
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)} and {value.dtype}"
-    return f"a {type(value).__name__}"
-
-
-def _where(error: BaseException, file: str) -> str:
-    """The line of the target at which it failed."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(file)]
-    if isinstance(error, SyntaxError) and error.filename and error.filename.endswith(file):
-        return f" [{file}:{error.lineno}]"
-    return f" [{file}:{frames[-1].lineno}]" if frames else ""
-
-
-def _of_shard(error: Exception, file: str) -> str:
-    said = f"shard(model, mesh) raised {type(error).__name__}: {error}{_where(error, file)}"
-    if "non-CPU accelerator" in str(error):
-        said += ". To run here, too, give FullyShardedDataParallel device_id=torch.device("
-        said += "mesh.device_type)"
-    return said

@@ -113,6 +113,7 @@ class Recorder:
             trace.results[op] = {
                 name: value.detach().clone()
                 for result in request.results
+                if variables[result] is not None
                 for name, value in entries_of(result, variables[result]).items()
             }
 

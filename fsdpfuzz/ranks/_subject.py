@@ -96,6 +96,8 @@ class Observer:
                 for fqn, p in variables["model"].named_parameters()
                 if not p.requires_grad
             }
+        elif name == "weights":
+            self._initial = {fqn: variables["weights"][fqn].clone() for fqn in self._initial}
         elif name == "named":
             a = self._a.at(self._op)
             self._sharded = Sharded(a, variables["model"], variables["named"])

@@ -14,8 +14,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fsdpfuzz.observations import Comparison, Quantity
-from fsdpfuzz.ranks._compare import NOT_FINITE
+from fsdpfuzz.observations import NOT_FINITE, Comparison, Quantity
 from fsdpfuzz.ranks._sharded import Shard
 
 RELATIVE = {torch.float64: 1e-7, torch.float32: 1.3e-6, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}

@@ -28,6 +28,7 @@ from fsdpfuzz.ranks._collectives import note_collectives
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._imported import load
 from fsdpfuzz.ranks._raised import describe
+from fsdpfuzz.ranks._taps import tapped
 from fsdpfuzz.ranks._train import run_case
 from fsdpfuzz.wire import (
     DEVICES,
@@ -50,6 +51,8 @@ _NO_TIMEOUT = timedelta(days=7)
 _BUFFER = 8192
 _LENGTH_BYTES = 8
 
+_Runs = Callable[[CaseSpec, RankEnv], RankReport]
+
 
 def main(given: bytes, channel: socket.socket) -> None:
     """Runs cases until the controller closes the channel. ``given`` is a `Setup` in JSON."""
@@ -69,7 +72,7 @@ def main(given: bytes, channel: socket.socket) -> None:
     gc.freeze()  # what the rank was born with needs no look at after each case
     gpus = torch.cuda.device_count()  # which initialises nothing
     channel.sendall(frame(Ready(rank=setup.rank, torch=str(torch.__version__), gpus=gpus)))
-    _serve(env, channel)
+    _serve(env, channel, tapped if setup.taps else run_case)
 
 
 def _join(setup: Setup) -> RankEnv:
@@ -119,7 +122,7 @@ def _plant(name: str, env: RankEnv) -> None:
     plant(env)
 
 
-def _serve(env: RankEnv, channel: socket.socket) -> None:
+def _serve(env: RankEnv, channel: socket.socket, run: _Runs) -> None:
     frames = Frames()
     modules = 0
     while True:
@@ -128,7 +131,7 @@ def _serve(env: RankEnv, channel: socket.socket) -> None:
             return
         for body in frames.feed(data):
             message = order(body)
-            answer = Answer(number=message.number, report=_attempt(message, env))
+            answer = Answer(number=message.number, report=_attempt(message, env, run))
             channel.sendall(_fit(answer, env))
             env.flight.stage("idle")
             gc.collect()
@@ -138,14 +141,14 @@ def _serve(env: RankEnv, channel: socket.socket) -> None:
                 modules = len(sys.modules)
 
 
-def _attempt(message: Order, env: RankEnv) -> RankReport:
+def _attempt(message: Order, env: RankEnv, run: _Runs) -> RankReport:
     name = ""
     try:
         env.flight.begin("broadcast")
         name, case = _receive(message if isinstance(message, Run) else None, env)
         if env.groups.next_case():
             _forget_meshes()
-        report = run_case(case, env)
+        report = run(case, env)
         if not isinstance(report, RankReport):
             raise ContractError(f"run_case returned {type(report).__name__}, not a RankReport")
     except BaseException as error:

@@ -66,9 +66,14 @@ def _without_lost_operations(case: CaseSpec) -> CaseSpec:
 def usable(case: CaseSpec, neighbour: CaseSpec) -> bool:
     """Whether a neighbour can be read back, and is refused, or misuse, only if the case is."""
     if isinstance(case.model, Imported) and case.model.wrapped:
-        same = (case.plan, case.checkpoints, case.mesh, case.frozen)
-        if same != (neighbour.plan, neighbour.checkpoints, neighbour.mesh, neighbour.frozen):
-            return False  # they are what the target's own code does
+        # They are what the target's own code does, but for what was drawn around it.
+        own = case.model.own_frozen
+        if (case.plan, case.mesh) != (neighbour.plan, neighbour.mesh):
+            return False
+        if neighbour.frozen not in (case.frozen, own) or (
+            neighbour.checkpoints not in (case.checkpoints, ())
+        ):
+            return False
     if _unsound(neighbour) is not None or (_refused(neighbour) and not _refused(case)):
         return False
     return all(

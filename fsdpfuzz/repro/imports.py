@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from fsdpfuzz.case import Imported
 from fsdpfuzz.repro.layout import WIDTH
 
+_PART = "own"
+"""What a script calls the class of a target."""
+
 
 def import_lines(imports: Mapping[str, tuple[str, str]]) -> list[str]:
     """Sorted as import sorters do: the standard library first, then torch, plain imports first."""
@@ -32,15 +35,24 @@ def own_imports(imports: dict[str, tuple[str, str]], own: Imported, folder: str)
 
     ``folder`` is where the target lies; empty where nobody knows.
     """
-    mine = {name: what for name, what in imports.items() if what[0] == own.module_name}
+    mine = {
+        name: (module.removeprefix(own.module_name).lstrip("."), what)
+        for name, (module, what) in imports.items()
+        if module == own.module_name or (own.part and module == f"{own.module_name}.{own.part}")
+    }
     for name in mine:
         del imports[name]
     lines = [""]
     if folder:
         imports["sys"] = ("sys", "")
         lines.append(f"sys.path.insert(0, {folder!r})  # where {own.target} lies")
-    names = [what if what == name else f"{what} as {name}" for name, (_, what) in mine.items()]
-    return [*lines, *_from(own.module_name, sorted(names))]
+    names = [
+        what if what == name else f"{what} as {name}" for name, (p, what) in mine.items() if not p
+    ]
+    held = sorted((name, f"{_PART}.{what}") for name, (part, what) in mine.items() if part)
+    names += [f"{own.part} as {_PART}"] if held else []
+    lines += _from(own.module_name, sorted(names))
+    return [*lines, *([""] if held else []), *(f"{name} = {value}" for name, value in held)]
 
 
 def _from(module: str, names: list[str]) -> list[str]:

@@ -39,6 +39,9 @@ _OWN_NAMES = {
     "batch": "make_batch",
     "loss": "own_loss",
     "shard": "own_shard",
+    "optimizer": "make_optimizer",
+    "clip": "clip_gradients",
+    "load": "load_weights",
 }
 """Functions of a target, which a script must not take for its own variables."""
 _DIRECT = ("torch", "torch.nn", "torch.cuda", "torch.optim")

@@ -71,6 +71,7 @@ COUNTS = (
 def failure_text(found: Found, case: CaseSpec) -> str:
     """A finding as a failing test shows it: message, drawing, file, and what to do next."""
     lines = [found.finding.key, *(f"  {line}" for line in found.message.splitlines())]
+    lines += [f"  {line}" for line in found.begins]
     lines += ["", draw(case), f"case   {one_line(str(found.case))}"]
     return "\n".join([*lines, f"repro  {repro_command(found.case)}"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -13,3 +14,12 @@ def whole(norm: Any, lacking: bool) -> Tensor:
     if lacking and not isinstance(norm, DTensor):
         return norm
     return norm.full_tensor()
+
+
+def known(norm: Any) -> Tensor | None:
+    """What a clipping of your own gives as a plain tensor; None where that is no norm."""
+    if isinstance(norm, DTensor):
+        norm = norm.full_tensor()
+    if isinstance(norm, int | float):
+        return torch.tensor(float(norm))
+    return norm if isinstance(norm, Tensor) and norm.numel() == 1 else None

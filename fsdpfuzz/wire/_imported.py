@@ -9,16 +9,23 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Whose code may be run: named on the command line, and nowhere else.
 
     ``name`` is what cases call it: ``mymodel.py``, or ``package.module``. ``folder`` is where
-    Python finds it.
+    Python finds it. ``part`` is the class in it that holds the functions, or some of them; empty
+    for the file's own.
     """
 
     name: str
     folder: str
+    part: str = ""
 
     @property
     def module(self) -> str:
         """The name under which Python imports it."""
         return self.name.removesuffix(".py")
+
+    @property
+    def title(self) -> str:
+        """As the command line names it: ``mymodel.py:llama``."""
+        return f"{self.name}:{self.part}" if self.part else self.name
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +47,14 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     model: msgspec.Raw = msgspec.Raw(b"null")
     plan: msgspec.Raw = msgspec.Raw(b"null")
     """What ``shard(model, mesh)`` makes, as part of a case."""
+    mistakes: tuple[str, ...] = ()
+    """What your code does wrong, each named, in words."""
+    stuck: bool = False
+    """Whether a mistake keeps ranks from going on at all."""
+    notes: tuple[str, ...] = ()
+    """What else there is to say, in words."""
+    program: tuple[str, ...] = ()
+    """What ``program()`` lists."""
     refused: str = ""
     """What FSDP says against that when the model is called, as documented."""
     functions: tuple[str, ...] = ()

@@ -37,6 +37,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     plant: str | None = None
     target: Target | None = None
     """Code of your own that it may run."""
+    taps: bool = False
+    """Whether it is to tap the modules of each case, and do nothing else."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):

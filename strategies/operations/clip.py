@@ -19,10 +19,14 @@ _SIZES = (1.0, 0.1, 0.3, 3.0, 10.0, 30.0)
 def draw(program: Program) -> None:
     """After the last backward of all iterations, or of some, and before the gradients are used.
 
+    By ``clip(model)`` where the target of an imported model wraps it and has one.
+
     Shrinks towards none, then towards the 2-norm and 1.
     """
     d = program.d
-    if d.apart or not d.trains or not d.chance(16, parity=24):
+    own = d.a.imported
+    clips = own is not None and own.clips
+    if d.apart or not d.trains or not (d.chance(60) if clips else d.chance(16, parity=24)):
         return
     clip = _drawn(program)
     for iteration, a in zip(program.iterations, _plans(program), strict=True):
@@ -36,6 +40,9 @@ def draw(program: Program) -> None:
 
 def _drawn(program: Program) -> Clip:
     d = program.d
+    own = d.a.imported
+    if own is not None and own.clips:
+        return Clip(max_norm=1.0, own=True)
     norm = d.pick(_NORMS)
     error = d.chance(25)
     return Clip(max_norm=d.pick(_SIZES), norm_type=norm, error_if_nonfinite=error and not d.a.fsdp1)

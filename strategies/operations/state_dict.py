@@ -23,6 +23,9 @@ def draw(program: Program) -> None:
     forms: tuple[Form, ...] = ("full", "sharded", "local") if d.a.fsdp1 else ("full", "sharded")
     if any(getattr(unit, "use_orig_params", False) for unit in d.a.options.values()):
         forms = forms if d.chance(3) else ("full", "sharded")
+    own = d.a.imported
+    if own is not None and own.wrapped:
+        forms = ("full", "sharded")  # on a mesh there is no "local" one
     for _ in range(d.between(1, MAX_STATES)):
         form = d.pick(forms)
         offload = d.chance(3 if d.a.fsdp1 and form == "full" else 25)

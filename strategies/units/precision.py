@@ -27,7 +27,7 @@ def draw(d: Drawing) -> None:
     ):
         return
     often = 16 if buffers else 10
-    if not d.chance(often, fine_tune=40, memory=40) or d.apart:
+    if not d.chance(often, fine_tune=40, memory=45) or d.apart:
         return
     own = d.a.imported
     halves = _HALF if own is None else tuple(half for half in _HALF if half in own.computes_in)

@@ -106,7 +106,7 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         module, folder = ["make", "--dry-run", *arguments], ROOT
     environ = {k: v for k, v in os.environ.items() if k not in ("CI", "GITHUB_ACTIONS")}
     environ |= {"PYTHONPATH": str(ROOT), "FSDPFUZZ_BACKEND": "gloo"}
-    if program == "pytest" or arguments[:1] == ["run"]:
+    if program == "pytest" or arguments[:1] in (["run"], ["check"]):
         # What they find otherwise takes long to reduce.
         environ["FSDPFUZZ_KNOWN"] = str(ROOT / "corpus/known")
     return subprocess.run(
@@ -138,7 +138,7 @@ def test_a_command(command: str, folder: Path) -> None:
 
 
 def test_the_snippet_is_a_test(folder: Path) -> None:
-    (snippet,) = [block for language, block in BLOCKS if language == "python"]
+    snippet = next(block for _, block in BLOCKS if "from fsdpfuzz.properties" in block)
     (folder / "test_mine.py").write_text(snippet.replace("50", "5"))
     done = shell("pytest test_mine.py -p no:cacheprovider", folder)
     assert done.returncode in (0, 1), done.stdout + done.stderr
@@ -151,6 +151,14 @@ def test_the_snippet_is_a_test(folder: Path) -> None:
     assert done.returncode in (0, 1), done.stdout + done.stderr
     assert "fsdp1" not in done.stdout
     assert re.search(r"^\d+ cases: ", done.stdout, re.MULTILINE)
+
+
+def test_the_snippet_checks_a_model_of_ones_own(folder: Path) -> None:
+    snippet = next(block for _, block in BLOCKS if "fsdpfuzz.check" in block)
+    (folder / "test_mine.py").write_text(snippet.replace("20", "4"))
+    done = shell("pytest test_mine.py -p no:cacheprovider", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^4 cases: 4 passed", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_the_table_of_profiles_is_right() -> None:

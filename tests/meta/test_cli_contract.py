@@ -81,6 +81,7 @@ DOCUMENT = {
             "examples_to_find": 12,
             "also": ["param_parity/mismatch/fsdp2"],
             "change": "",
+            "begins": [],
             "finding": {
                 "invariant": "grad_parity",
                 "symptom": "mismatch",

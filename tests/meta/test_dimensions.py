@@ -20,11 +20,11 @@ RESTATED = "seeds"
 """Cases that restate documents: data, which names what the documents have."""
 
 SPREAD = {
-    "forward": (32, "FSDP's promises go from one forward to the next: order, reshards, offloads"),
+    "forward": (33, "FSDP's promises go from one forward to the next: order, reshards, offloads"),
     "backward": (32, "gradients are there, and units whole or sharded, from a backward on"),
-    "step": (21, "parameters change here and nowhere else: rounding and baselines count steps"),
-    "state_dict": (17, "saved, loaded and compared apart from training, by each API in its way"),
-    "zero_grad": (12, "what a rank may hold of gradients hangs on it"),
+    "step": (22, "parameters change here and nowhere else: rounding and baselines count steps"),
+    "state_dict": (18, "saved, loaded and compared apart from training, by each API in its way"),
+    "zero_grad": (13, "what a rank may hold of gradients hangs on it"),
     "requires_grad": (10, "whether a unit has gradients can change in mid-program"),
     "flip": (9, "ranks part here: order and bytes follow other paths from then on"),
     "linear": (14, "what everything else is reduced to, made of, and drawn around"),
@@ -39,12 +39,15 @@ SPREAD = {
     "norm": (7, "encoder layers hold some"),
     "encoder_layer": (7, "attention, which variants may round otherwise"),
     "residual": (7, "adds up, in which variants round otherwise"),
-    "sharding": (12, "how a unit is sharded decides on bytes, reshards and state dicts"),
-    "use_orig_params": (11, "decides how gradients, state and local shards are read"),
-    "cpu_offload": (9, "needs a GPU, moves gradients, and state dicts have a flag of its name"),
+    "sharding": (13, "how a unit is sharded decides on bytes, reshards and state dicts"),
+    "use_orig_params": (12, "decides how gradients, state and local shards are read"),
+    "cpu_offload": (10, "needs a GPU, moves gradients, and state dicts have a flag of its name"),
+    "reshard_after_forward": (7, "a configuration of accelerate names it"),
     "ignored": (7, "modules without a unit, which drawings show"),
-    "precision": (8, "decides on bytes, and on what the plain model is measured in"),
-    "loss": (9, "is also a quantity that is compared"),
+    "clip": (8, "a target may have its own, and a program in words"),
+    "optimizer": (8, "a target may have its own"),
+    "precision": (10, "decides on bytes, and on what the plain model is measured in"),
+    "loss": (10, "is also a quantity that is compared, and a function of a target"),
 }
 """Dimensions in more source files than that: in how many at most, and why."""
 

@@ -24,6 +24,22 @@ MAX_CALLS = 4096
 Target = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.]+$")]
 Dim = Annotated[int, Meta(ge=0, le=2**40)]
 LossKind = Literal["function", "attribute", "all"]
+FUNCTIONS = (
+    "model",
+    "batch",
+    "loss",
+    "freeze",
+    "shard",
+    "optimizer",
+    "clip",
+    "load",
+    "program",
+)
+"""What a target can define."""
+Function = Annotated[
+    str, Meta(max_length=128, pattern=rf"^([A-Za-z_][A-Za-z0-9_]*\.)?({'|'.join(FUNCTIONS)})$")
+]
+"""A function of a target by its name there: ``model``, or ``llama.model`` of a class."""
 
 
 class ImportedParameter(Part, frozen=True, kw_only=True):
@@ -47,6 +63,9 @@ class ImportedModule(Part, frozen=True, kw_only=True):
     """
 
     path: ModulePath
+    repeats: bool = True
+    """Whether a recomputation comes to the same: it does not where a call leaves traces, as in a
+    cache of keys and values."""
     cls: Annotated[str, Meta(max_length=128)] = ""
     """Name of its class."""
     alone: bool = False
@@ -54,6 +73,17 @@ class ImportedModule(Part, frozen=True, kw_only=True):
     buffers: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
     changed: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
     """Those of its buffers that a forward changes."""
+
+    def fqns(self, *, used: bool) -> tuple[str, ...]:
+        """Of its own parameters those that a backward gives a gradient, or those that it does not.
+
+        Under their first names.
+        """
+        return tuple(
+            f"{self.path}.{p.name}".lstrip(".")
+            for p in self.parameters
+            if p.used == used and not p.tied
+        )
 
 
 class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
@@ -66,6 +96,8 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     classes: ClassVar[tuple[str, ...]] = ()
     target: Target
     """``mymodel.py``, or ``package.module``; where it lies, the command line says."""
+    functions: Annotated[tuple[Function, ...], Meta(max_length=len(FUNCTIONS))] = ()
+    """Those that it defines, but for what is named as in `FUNCTIONS` and needed anyhow."""
     modules: Annotated[tuple[ImportedModule, ...], Meta(min_length=1, max_length=512)]
     calls: Annotated[tuple[ModulePath, ...], Meta(max_length=MAX_CALLS)] = ()
     """The modules that a forward calls, in order, without the model itself."""
@@ -78,6 +110,12 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     """Whether a forward in train mode draws random numbers."""
     wrapped: bool = False
     """Whether ``shard(model, mesh)`` of the target wraps it; the plan says what that made."""
+    optimizes: bool = False
+    """Whether that gives an optimizer, too, beside the model."""
+    stateful: bool = False
+    """Whether ``optimizer(parameters)`` of the target keeps state."""
+    loads: bool = False
+    """Whether ``load(model, state)`` of the target is called once the model is wrapped."""
     loses: bool = False
     """Whether a forward changes a buffer that a state dict does not hold, or not of each rank."""
 
@@ -88,7 +126,28 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
 
     def function(self, name: str) -> str:
         """The dotted name of a function of the target."""
-        return f"{OWN}.{self.module_name}.{name}"
+        here = (own for own in self.functions if own.rpartition(".")[2] == name)
+        return f"{OWN}.{self.module_name}.{next(here, name)}"
+
+    def has(self, name: str) -> bool:
+        """Whether the target defines a function of that name."""
+        return any(own.rpartition(".")[2] == name for own in self.functions)
+
+    @property
+    def recomputable(self) -> frozenset[str]:
+        """The modules that may be recomputed, by their FQN."""
+        return frozenset(m.path for m in self.modules if m.alone and m.repeats)
+
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped by its own code, which knows of its own wrapping only."""
+        return self.wrapped and self.has("clip")
+
+    @property
+    def part(self) -> str:
+        """The class of the target that holds the functions, or some of them; empty for none."""
+        found = (own.rpartition(".")[0] for own in self.functions)
+        return next((name for name in found if name), "")
 
     @property
     def own_frozen(self) -> tuple[str, ...]:
@@ -180,7 +239,7 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
 
     def words(self) -> list[str]:
         """The target, and the class."""
-        return [f"{self.target}: {self.root.cls}"]
+        return [f"{self.target}{':' if self.part else ''}{self.part}: {self.root.cls}"]
 
 
 def called_alike(counts: Sequence[Mapping[str, int]], paths: Iterable[str]) -> frozenset[str]:

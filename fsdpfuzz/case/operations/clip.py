@@ -27,7 +27,8 @@ _TYPES = ("2", "1", "inf", "1 and 2", "inf and other")
 class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
     """``clip_grad_norm_``: fsdp1's own method of the root, ``torch.nn.utils``' with fsdp2.
 
-    ``error_if_nonfinite`` is an option of the latter alone.
+    ``error_if_nonfinite`` is an option of the latter alone. With ``own`` it is what ``clip(model)``
+    of an imported model's target does, and the other options say nothing.
     """
 
     features: ClassVar[Mapping[str, Feature]] = {
@@ -65,11 +66,15 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
     max_norm: Annotated[float, Meta(gt=0.0, le=1e6)]
     norm_type: Literal[1, 2, "inf"] = 2
     error_if_nonfinite: bool = False
+    own: bool = False
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """All gradients are reduced, and fsdp1 has a root to call it on."""
         if progress.pending or not progress.reduced:
             raise CaseError("clip where gradients are not reduced", path=at)
+        if self.own and (a.imported is None or not a.imported.has("clip")):
+            words = "goes with an imported model whose target has clip(model)"
+            raise CaseError(words, path=f"{at}.own")
         if a.fsdp1 and "" not in a.options:
             raise CaseError("fsdp1 clips on its root, which is no unit here", path=at)
         if a.fsdp1 and self.error_if_nonfinite:
@@ -82,6 +87,11 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
         """On the root, or over all parameters, as the plain model does."""
         norm = Variable(TOTAL_NORM)
         options: dict[str, Value] = {}
+        target = lowering.a.imported
+        if self.own and target is not None:
+            yield Do(call=call(target.function("clip"), MODEL), into=(norm,))
+            yield Do(call=call("steps.clip.known", norm), into=(norm,))
+            return
         if self.norm_type != 2:
             inf = self.norm_type == "inf"
             options["norm_type"] = Global("torch.inf") if inf else self.norm_type
@@ -100,6 +110,8 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
 
     def words(self) -> str:
         """``clip to 0.5, norm inf``."""
+        if self.own:
+            return "clip(model) of the target"
         words = [f"clip to {self.max_norm:g}"]
         words += [f"norm {self.norm_type}"] if self.norm_type != 2 else []
         words += ["error if nonfinite"] if self.error_if_nonfinite else []
@@ -120,6 +132,7 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
         """By the usual norm; without the error; to 0.1, which clips in a small model, too; to 1."""
         changes: tuple[tuple[dict[str, Any], str], ...] = (
+            ({"own": False}, "clip(model)"),
             ({"norm_type": 2}, "clipping by another norm than the 2-norm"),
             ({"error_if_nonfinite": False}, "error_if_nonfinite"),
             ({"max_norm": 0.1}, ""),

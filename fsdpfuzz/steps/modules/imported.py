@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fsdpfuzz.steps.inputs import STRIDE
@@ -38,7 +39,25 @@ def sharded(
 ) -> nn.Module:
     """The model as your own function wraps it, over all ranks."""
     made = shard(model, init_device_mesh(device.type, (dist.get_world_size(),)))
+    if isinstance(made, tuple):
+        made = made[0]
     return model if made is None else made
+
+
+def both(
+    model: nn.Module, shard: Callable[[nn.Module, DeviceMesh], Any], device: torch.device
+) -> tuple[nn.Module, Optimizer]:
+    """The same where your own function gives an optimizer, too."""
+    made, optimizer = shard(model, init_device_mesh(device.type, (dist.get_world_size(),)))
+    return made, optimizer
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """A full state dict, as of a training elsewhere: each number is another than the model's."""
+    return {
+        name: 0.75 * value + 0.0625 if value.is_floating_point() else value.clone()
+        for name, value in model.state_dict().items()
+    }
 
 
 def called(model: nn.Module, batch: Any) -> Any:

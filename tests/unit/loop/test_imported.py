@@ -24,7 +24,11 @@ HERE = Target(name="mymodel.py", folder="/somewhere")
         ("my-model.py", "cannot be imported by its name"),
         ("random.py", "has the name of another module, 'random'"),
         ("no.such.module", "there is no module 'no.such.module'"),
-        ("a:b", "neither a Python file nor package.module"),
+        ("a/b", "there is no file 'a/b'"),
+        ("nowhere:b", "there is no module 'nowhere'"),
+        ("mine.py:", "'' is no name of a class"),
+        ("mine.py:a.b", "'a.b' is no name of a class"),
+        ("mine.py:class", "'class' is no name of a class"),
     ],
 )
 def test_a_target_that_is_none(

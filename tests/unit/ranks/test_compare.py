@@ -12,9 +12,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from fsdpfuzz.case import EPSILON
 from fsdpfuzz.expect import FLOAT32_EPS
 from fsdpfuzz.invariants import broken, tolerance
-from fsdpfuzz.observations import Comparison
+from fsdpfuzz.observations import NOT_FINITE, Comparison
 from fsdpfuzz.ranks._compare import (
-    NOT_FINITE,
     QUICK_FACTOR,
     Baseline,
     Batch,

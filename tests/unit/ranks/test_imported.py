@@ -39,10 +39,10 @@ def _clean() -> Iterator[None]:
     _imported.function.cache_clear()
 
 
-def looked(folder: Path, text: str, rank: int = 0) -> Looked:
+def looked(folder: Path, text: str, rank: int = 0, part: str = "") -> Looked:
     name = f"own_{folder.name.replace('-', '_')}"
     (folder / f"{name}.py").write_text(text)
-    target = Target(name=f"{name}.py", folder=str(folder))
+    target = Target(name=f"{name}.py", folder=str(folder), part=part)
     return look(Look(target=target, rank=rank, world_size=2))
 
 
@@ -102,6 +102,11 @@ def structure(folder: Path, text: str) -> Imported:
             "def batch(step, rank): return torch.ones(2, 3) * (-1) ** step",
             "gets a gradient depends on the data",
         ),
+        (HEAD + "def optimizer(p): return p", "returned a generator: return an Optimizer"),
+        (HEAD + "def optimizer(): return 3", r"must be optimizer\(parameters\)"),
+        (HEAD + "def program(): return 'step'", "returned a str: return a list of words"),
+        (HEAD + "def program(): return ['stop']", r"program\(\): 'stop' at place 0 is none of"),
+        (HEAD + "def program(): return ['clip', 'step']", "it trains nothing"),
     ],
 )
 def test_what_is_wrong_is_said_in_words(text: str, said: str, tmp_path: Path) -> None:
@@ -161,3 +166,121 @@ def test_only_what_was_loaded_can_be_called(tmp_path: Path) -> None:
         _imported.function("own_functions.model")
     _imported.load(Target(name="own_functions.py", folder=str(tmp_path)))
     assert _imported.function("own_functions.model")() == 7
+
+
+def test_a_class_holds_what_it_has_and_the_file_the_rest(tmp_path: Path) -> None:
+    text = HEAD + (
+        "def program(): return ['forward_backward', 'step']\n"
+        "class Wide:\n    def model(): return nn.Linear(3, 9)\n    program = None\n"
+    )
+    found = looked(tmp_path, text, part="Wide")
+    assert not found.trouble, found.trace
+    made = msgspec.json.decode(found.model, type=Imported)
+    assert made.functions == ("Wide.model", "batch")
+    assert made.function("model").endswith(".Wide.model")
+    assert made.root.parameters[0].shape == (9, 3)
+    assert found.program == ()
+
+
+@pytest.mark.parametrize(
+    ("part", "said"), [("Thin", "those in it: Wide"), ("calls", "else, named")]
+)
+def test_what_is_no_class_of_it(part: str, said: str, tmp_path: Path) -> None:
+    text = HEAD + "class Wide:\n    def model(): return nn.Linear(3, 9)\n"
+    assert said in looked(tmp_path, text, part=part).trouble
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "stateful"),
+    [("SGD(p, lr=0.1)", False), ("SGD(p, lr=0.1, momentum=0.9)", True), ("Adam(p)", True)],
+)
+def test_whether_an_optimizer_keeps_state(optimizer: str, stateful: bool, tmp_path: Path) -> None:
+    made = structure(tmp_path, HEAD + f"def optimizer(p): return torch.optim.{optimizer}")
+    assert made.has("optimizer")
+    assert made.stateful == stateful
+
+
+def test_what_an_optimizer_does_that_shards_change(tmp_path: Path) -> None:
+    whole = """
+class ByNorm(torch.optim.SGD):
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            p.grad /= p.grad.norm() + 1
+        super().step()
+def optimizer(p): return ByNorm(p, lr=0.1)
+"""
+    (note,) = looked(tmp_path, HEAD + whole).notes
+    assert "looks at parameters as a whole" in note
+
+
+def test_an_optimizer_that_decays_what_has_no_gradient_is_left_out(tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.spare = nn.Linear(3, 2), nn.Linear(3, 2)
+    def forward(self, x): return self.a(x)
+def model(): return Net()
+def optimizer(p): return torch.optim.SGD(p, lr=0.1, weight_decay=0.1)
+"""
+    )
+    found = looked(tmp_path, text)
+    made = msgspec.json.decode(found.model, type=Imported)
+    assert "'spare.weight'" in found.notes[0]
+    assert "SGD stands in" in found.notes[0]
+    assert not made.has("optimizer")
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_reentrant_checkpoint_of_data_loses_gradients(reentrant: bool, tmp_path: Path) -> None:
+    text = (
+        HEAD
+        + f"""
+from torch.utils.checkpoint import checkpoint
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+    def forward(self, x):
+        return self.b(checkpoint(self.a, x, use_reentrant={reentrant}))
+def model(): return Net()
+"""
+    )
+    said = " ".join(looked(tmp_path, text).mistakes)
+    assert ("'a' is recomputed by reentrant checkpointing" in said) == reentrant
+    assert ("'a.weight' and 1 more get no gradient" in said) == reentrant
+
+
+def test_a_module_whose_calls_leave_traces_is_not_recomputed(tmp_path: Path) -> None:
+    made = structure(
+        tmp_path,
+        HEAD
+        + """
+class Cached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+    def forward(self, x, cache):
+        cache.append(self.inner(x))
+        return torch.stack(cache).prod(0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = Cached(), nn.Linear(3, 2)
+    def forward(self, x):
+        return self.b(self.a(x, []))
+def model(): return Net()
+""",
+    )
+    assert {m.path for m in made.modules if m.alone} == {"", "a", "a.inner", "b"}
+    assert made.recomputable == {"", "a.inner", "b"}
+
+
+def test_what_a_forward_leaves_in_buffers_makes_no_other_model(tmp_path: Path) -> None:
+    text = HEAD + "def model(): return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))\n"
+    found = [looked(tmp_path, text, rank) for rank in (0, 1)]
+    assert not any(one.trouble for one in found)
+    assert found[0].inputs != found[1].inputs
+    assert found[0].fingerprint == found[1].fingerprint

@@ -8,8 +8,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fsdpfuzz.case import CaseSpec, Fsdp1Plan, Fsdp1Unit, Precision, anatomy
-from fsdpfuzz.observations import Comparison, Subject
-from fsdpfuzz.ranks._compare import NOT_FINITE, Baseline, baselines_of
+from fsdpfuzz.observations import NOT_FINITE, Comparison, Subject
+from fsdpfuzz.ranks._compare import Baseline, baselines_of
 from fsdpfuzz.ranks._reference import NEVER, Recorder, Reference, Trace, lower_dtypes
 from fsdpfuzz.ranks._train import _until
 from tests.unit.loop.standins import make_case

@@ -22,7 +22,7 @@ from tests.unit.strategies.sample import drawn
 
 FOLDER = Path(space.__file__).parent
 SHARED = {
-    "": {"__init__", "drawing", "space"},
+    "": {"__init__", "around", "drawing", "space"},
     "modules": {"__init__", "growth"},
     "operations": {"__init__", "program"},
     "units": {"__init__", "prefetch_list"},

@@ -1,0 +1,187 @@
+"""How deep a check of somebody's own model goes, and what is wrong before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from fsdpfuzz.case import (
+    CaseSpec,
+    Fsdp1Plan,
+    Given,
+    Imported,
+    Plan,
+    Tie,
+    anatomy,
+    foreseen_rejections,
+    innermost,
+    is_sound,
+    join,
+)
+from fsdpfuzz.errors import UsageError
+from fsdpfuzz.loop._accelerate import plan_from
+from fsdpfuzz.loop._room import room_for
+from fsdpfuzz.loop._settings import APIS, Api
+from fsdpfuzz.pool import Interpreter, Seen, look_at
+from fsdpfuzz.wire import Target
+
+Depth = Literal["as_is", "around", "anyhow"]
+DEPTHS: tuple[Depth, ...] = get_args(Depth)
+OWN_PROPERTIES: dict[Depth, tuple[str, ...]] = {
+    "as_is": ("parity", "state_dict", "memory"),
+    "around": ("parity", "state_dict", "fine_tune"),
+    "anyhow": ("parity", "state_dict", "checkpoint", "fine_tune", "memory"),
+}
+"""All but the order of execution, of which nothing is known in a model of somebody's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A check of a target: what is drawn, and what its owner is told beforehand."""
+
+    model: Imported
+    plan: Plan | None
+    depth: Depth
+    apis: tuple[Api, ...]
+    words: tuple[str, ...]
+    """Its own program."""
+    notes: tuple[str, ...]
+    mistakes: tuple[str, ...]
+    """What its code does wrong, each named."""
+    stuck: bool
+    """Whether a mistake keeps ranks from training at all."""
+
+    @property
+    def properties(self) -> tuple[str, ...]:
+        """The names of those that are looked at."""
+        return OWN_PROPERTIES[self.depth]
+
+    @property
+    def around(self) -> bool:
+        """Whether what its own code wraps is changed a little."""
+        return self.depth == "around"
+
+
+def task_of(
+    target: Target,
+    world_size: int,
+    python: Interpreter | None = None,
+    *,
+    depth: Depth | None = None,
+    config: Path | None = None,
+    on_gpus: bool = False,
+    apis: Sequence[Api] = APIS,
+    origin: str = "--{}",
+) -> Task:
+    """Looks at a target in processes of its own; without a depth the deepest that it allows.
+
+    Raises :class:`UsageError` in words about its code where that cannot be checked. ``origin`` is
+    how a depth was asked for, with ``{}`` for it. With a ``config`` of accelerate's, that says how
+    the model is wrapped, in place of ``shard``. :class:`MachineError` where it will not fit into
+    memory, unless ranks are ``on_gpus``.
+    """
+    if config is not None and depth == "anyhow":
+        raise UsageError(
+            f"--config: {str(config)!r} says how to wrap, --anyhow draws that: give one"
+        )
+    wraps = depth != "anyhow" and config is None
+    seen = look_at(target, world_size, python, wrapped=wraps)
+    if not on_gpus and (room := room_for(seen.model, world_size)):
+        seen = replace(seen, notes=(*seen.notes, room))
+    asked = origin.format(depth.replace("_", "-")) if depth is not None else ""
+    if config is not None:
+        return _configured(target, seen, config, depth or "around", apis)
+    if depth not in (None, "anyhow") and "shard" not in seen.functions:
+        raise UsageError(
+            f"{asked}: there is no function shard() in {target.title}: shard(model, mesh) wraps "
+            "the model by fully_shard or FullyShardedDataParallel; anyhow does without"
+        )
+    if seen.refused:
+        raise UsageError(
+            f"{target.title}: FSDP refuses to train the model as shard(model, mesh) wraps it: "
+            f"{seen.refused}"
+        )
+    allowed = tuple(apis)
+    if seen.plan is not None:
+        own: Api = "fsdp1" if isinstance(seen.plan, Fsdp1Plan) else "fsdp2"
+        if own not in allowed:
+            raise UsageError(f"api {allowed[0]!r}: but shard(model, mesh) uses {own}")
+        allowed = (own,)
+    return Task(
+        model=seen.model,
+        plan=seen.plan,
+        depth=depth or ("anyhow" if seen.plan is None else "around"),
+        apis=allowed,
+        words=seen.program,
+        notes=seen.notes,
+        mistakes=(*seen.mistakes, *advice(seen)),
+        stuck=seen.stuck,
+    )
+
+
+def _configured(
+    target: Target, seen: Seen, config: Path, depth: Depth, apis: Sequence[Api]
+) -> Task:
+    plan, notes = plan_from(config, seen.model)
+    api: Api = "fsdp1" if isinstance(plan, Fsdp1Plan) else "fsdp2"
+    if api not in apis:
+        raise UsageError(f"api {apis[0]!r}: but {config} asks for {api}")
+    seen = replace(seen, plan=plan)
+    case = CaseSpec(
+        world_size=1,
+        model=seen.model,
+        inputs=Given(),
+        plan=plan,
+        program=(),
+        ties=tuple(Tie(source=source, target=other) for source, other in seen.model.ties),
+        frozen=seen.model.own_frozen,
+        loss="projection" if seen.model.loss == "all" else "own",
+    )
+    refused = [r.why for r in foreseen_rejections(anatomy(case))] if is_sound(case) else []
+    if refused:
+        raise UsageError(f"{target.title}: FSDP refuses what {config} asks for: {refused[0]}")
+    return Task(
+        model=seen.model,
+        plan=plan,
+        depth=depth,
+        apis=(api,),
+        words=seen.program,
+        notes=(*seen.notes, *notes),
+        mistakes=tuple(advice(seen)),
+        stuck=False,
+    )
+
+
+def advice(seen: Seen) -> Iterator[str]:
+    """What FSDP's documentation says against the plan of a target."""
+    paths = [] if seen.plan is None else [unit.path for unit in seen.plan.units]
+    for source, target in seen.model.ties if paths else ():
+        first, second = (innermost(n.rpartition(".")[0], paths) for n in (source, target))
+        if first != second:
+            units = " and ".join(_unit(path) for path in (first, second))
+            yield (
+                f"{source} and {target} are one parameter, but lie in {units}: FSDP needs both in "
+                "one unit. Make no unit of the modules that hold them, so that the unit around "
+                "both has it"
+            )
+    for fqn in _unmanaged(seen) if paths else ():
+        yield (
+            f"{fqn} lies in no unit: FSDP does not average its gradient over ranks. Make the whole "
+            "model a unit last"
+        )
+
+
+def _unmanaged(seen: Seen) -> Iterator[str]:
+    paths = [] if seen.plan is None else [unit.path for unit in seen.plan.units]
+    for module in seen.model.modules:
+        if module.parameters and innermost(module.path, paths) is None:
+            yield join(module.path, module.parameters[0].name)
+            return
+
+
+def _unit(path: str | None) -> str:
+    if path is None:
+        return "no unit"
+    return f"unit {path!r}" if path else "the root's unit"

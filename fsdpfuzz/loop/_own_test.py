@@ -1,0 +1,67 @@
+"""A check of somebody's own model inside of a test: drawn and examined until its examples are up.
+
+The cases of a test are drawn as those of a run, and reduced by us: a test shows each finding once.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from fsdpfuzz.case import CaseSpec, digest
+from fsdpfuzz.loop._depths import Task
+from fsdpfuzz.loop._derived import derived_seed
+from fsdpfuzz.loop._properties import Scope, properties_named, scope_now
+from fsdpfuzz.loop._run import shares_of
+from fsdpfuzz.loop._session import Session
+from fsdpfuzz.verdict import FindingError
+
+
+def check_own(session: Session, task: Task, max_examples: int) -> None:
+    """Trains the model in so many ways; the session's target has to be that of the task.
+
+    Raises the `FindingError` of a new finding, or an `ExceptionGroup` of several.
+    """
+    from fsdpfuzz.loop._hunt import SPARE
+    from fsdpfuzz.loop._hypothesis import StopRound, drive
+
+    settings, now = session.settings, scope_now()
+    scope = Scope(
+        apis=task.apis,
+        world_sizes=now.world_sizes,
+        offers=settings.offers,
+        model=task.model,
+        plan=task.plan,
+        around=task.around,
+        words=task.words,
+    )
+    start = 0 if settings.profile.derandomize else secrets.randbelow(2**32)
+    found: dict[str, FindingError] = {}
+    seen: set[str] = set()
+    properties = properties_named(task.properties)
+    for item, share in zip(properties, shares_of(max_examples, len(properties)), strict=True):
+        left = share
+
+        def body(case: CaseSpec) -> None:
+            nonlocal left
+            name = digest(case)
+            if name in seen or session.skips(case) is not None:
+                return
+            seen.add(name)
+            left -= 1
+            try:
+                session.check(case)
+            except FindingError as error:
+                found.setdefault(error.finding.key, error)
+            if left <= 0:
+                raise StopRound
+
+        if share:
+            seed = derived_seed(start, item.name)
+            drive(item.strategy(scope), body, seed=seed, max_examples=share * SPARE + 10)
+    match list(found.values()):
+        case []:
+            return
+        case [only]:
+            raise only
+        case several:
+            raise ExceptionGroup("several findings", several)

@@ -1,0 +1,74 @@
+"""The functions of a target that are about its training: the optimizer, and the program."""
+
+from __future__ import annotations
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fsdpfuzz.case import Fsdp2Plan, Fsdp2Unit, Plan, check
+from fsdpfuzz.case.modules import Imported
+from fsdpfuzz.case.written import LONGEST
+from fsdpfuzz.errors import CaseError, UsageError
+from fsdpfuzz.ranks._imported_checks import Trouble
+from fsdpfuzz.ranks._imported_mistakes import not_elementwise
+from fsdpfuzz.ranks._imported_parts import kind
+from fsdpfuzz.ranks._imported_wrapped import Plain
+
+
+def optimized(target: Plain, structure: Imported) -> Imported:
+    """What ``optimizer(parameters)`` does to parameters, without FSDP."""
+    if "optimizer" not in target.functions:
+        return structure
+    make = target.functions["optimizer"]
+    model = target.froze()
+    every = list(model.parameters())
+    optimizer = target.attempt("optimizer(parameters)", lambda: make(model.parameters()))
+    if not isinstance(optimizer, Optimizer):
+        raise Trouble(f"optimizer(parameters) returned {kind(optimizer)}: return an Optimizer")
+    for p in every:
+        p.grad = torch.zeros_like(p)
+    before = [p.detach().clone() for p in every]
+    target.attempt("step() of your optimizer, without FSDP,", optimizer.step)
+    decays = any(not torch.equal(p, b) for p, b in zip(every, before, strict=True))
+    unused = [n for m in structure.modules for n in m.fqns(used=False)]
+    if decays and unused:
+        target.notes.append(
+            f"optimizer(parameters) also changes what has no gradient, as {unused[0]!r}: with "
+            "FSDP that may have a gradient of zero instead, so SGD stands in for it here"
+        )
+        del target.functions["optimizer"]
+        return replace(
+            structure,
+            functions=tuple(p for p in structure.functions if p.rpartition(".")[2] != "optimizer"),
+        )
+    if not_elementwise(make):
+        target.notes.append(
+            "optimizer(parameters) makes one that looks at parameters as a whole: with FSDP it "
+            "sees this rank's part of each, and trains otherwise than without"
+        )
+    state = optimizer.state.values()
+    kept = any(isinstance(t, Tensor) and t.dim() for held in state for t in held.values())
+    return replace(structure, stateful=kept)
+
+
+def program_of(target: Plain, structure: Imported, plan: Plan | None) -> tuple[str, ...]:
+    """What ``program()`` lists, in words that are known."""
+    if "program" not in target.functions:
+        return ()
+    words = target.attempt("program()", target.functions["program"])
+    if not isinstance(words, list | tuple) or not all(isinstance(w, str) for w in words):
+        raise Trouble(
+            f"program() returned {kind(words)}: return a list of words, as "
+            '["forward_backward", "clip", "step", "zero_grad"]'
+        )
+    if not 0 < len(words) <= LONGEST:
+        raise Trouble(f"program() lists {len(words)} words: list from 1 to {LONGEST}")
+    try:
+        check(target.case(structure, plan or Fsdp2Plan(units=(Fsdp2Unit(path=""),)), words))
+    except CaseError as error:
+        raise Trouble(f"program(): {error.reason}") from None
+    except UsageError as error:
+        raise Trouble(str(error)) from None
+    return tuple(words)

@@ -1,0 +1,115 @@
+"""What somebody wrote of a model of their own, with one or two things changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from fsdpfuzz.case import (
+    CaseSpec,
+    Checkpoint,
+    CheckpointKind,
+    Precision,
+    anatomy,
+    foreseen_rejections,
+    is_sound,
+    within,
+)
+from fsdpfuzz.strategies import freezing
+from fsdpfuzz.strategies.drawing import Drawing, all_units
+
+replace = msgspec.structs.replace
+
+
+def draw(d: Drawing) -> None:
+    """Another freeze mask, a checkpoint, a lower precision, one unit more or one less.
+
+    What makes the case unsound, or FSDP documents to refuse, is left as it was. Shrinks towards
+    what was written.
+    """
+    kinds = dict.fromkeys(d.pick(tuple(_CHANGES)) for _ in range(d.between(1, 2)))
+    for kind in kinds:
+        before = d.case
+        _CHANGES[kind](d)
+        if not _may_be(before, d.case):
+            d.case = before
+
+
+def _may_be(before: CaseSpec, case: CaseSpec) -> bool:
+    if not is_sound(case):
+        return False
+    a, first = anatomy(case), anatomy(before)
+    return (
+        not foreseen_rejections(a)
+        and set(a.split_ties) <= set(first.split_ties)
+        and (None in first.owners.values() or None not in a.owners.values())
+    )
+
+
+def _frozen(d: Drawing) -> None:
+    """Any mask that is drawn for fine-tuning."""
+    usual, d.focus = d.focus, "fine_tune"
+    freezing.draw(d)
+    d.focus = usual
+
+
+def _checkpoint(d: Drawing) -> None:
+    """One, not reentrant, that leaves the module what it is: ``shard`` may look for its class."""
+    own = d.a.imported
+    counted = own.changed_buffers() if own is not None else ()
+    again = own.recomputable if own is not None else frozenset()
+    paths = [
+        place.path
+        for place in d.a.places
+        if place.path
+        and place.path in again
+        and not any(within(name, place.path) for name in counted)
+        and (place.path in d.a.options or not d.a.fsdp1)
+    ]
+    if paths:
+        kind: CheckpointKind = "function" if d.a.fsdp1 else "composable"
+        d.put(checkpoints=(Checkpoint(path=d.pick(paths), kind=kind),))
+
+
+def _precision(d: Drawing) -> None:
+    """All units compute in a lower dtype in which the model runs."""
+    own = d.a.imported
+    halves = own.computes_in if own is not None else ()
+    if not halves or any(place.buffers for place in d.a.places):
+        return
+    precision = Precision(param=d.pick(halves), reduce=d.pick((None, "float32")))
+    _unwrapped(d)
+    all_units(d, "precision", precision)
+
+
+def _unit(d: Drawing) -> None:
+    """One more, with the options of the first; or one less, but the root."""
+    plan, places = d.case.plan, d.a.places
+    order = {place.path: i for i, place in enumerate(places)}
+    has = {unit.path for unit in plan.units}
+    paths = [place.path for place in places if place.alone and place.path]
+    if not paths:
+        return
+    chosen = d.pick(paths)
+    units = [unit for unit in plan.units if unit.path != chosen]
+    if chosen not in has:
+        units.append(replace(plan.units[0], path=chosen))
+    units.sort(key=lambda unit: order.get(unit.path, 0))
+    _unwrapped(d)
+    d.put(plan=replace(plan, units=tuple(units)))
+
+
+def _unwrapped(d: Drawing) -> None:
+    """The units are made one by one from here on, as ``shard`` was seen to make them."""
+    own = d.a.imported
+    if own is not None:
+        d.put(model=replace(own, wrapped=False, optimizes=False))
+
+
+_CHANGES: Mapping[str, Callable[[Drawing], None]] = {
+    "frozen": _frozen,
+    "checkpoint": _checkpoint,
+    "unit": _unit,
+    "precision": _precision,
+}

@@ -1,0 +1,108 @@
+"""An FSDP configuration of accelerate, read as a plan."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fsdpfuzz.case import Fsdp1Plan, Fsdp2Plan, Imported, ImportedModule, ImportedParameter
+from fsdpfuzz.errors import UsageError
+from fsdpfuzz.loop._accelerate import plan_from
+
+WEIGHT = (ImportedParameter(name="weight", shape=(4, 4)),)
+MODEL = Imported(
+    target="mine.py",
+    computes_in=("bfloat16",),
+    modules=(
+        ImportedModule(path="", cls="Net", alone=True),
+        ImportedModule(path="layers", cls="ModuleList"),
+        ImportedModule(path="layers.0", cls="Block", alone=True, parameters=WEIGHT),
+        ImportedModule(path="layers.1", cls="Block", alone=True, parameters=WEIGHT),
+        ImportedModule(path="head", cls="Linear", alone=True, parameters=WEIGHT),
+    ),
+)
+FIRST = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP  # as accelerate writes it
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_backward_prefetch: BACKWARD_POST
+  fsdp_forward_prefetch: true
+  fsdp_offload_params: false
+  fsdp_sharding_strategy: SHARD_GRAD_OP
+  fsdp_state_dict_type: SHARDED_STATE_DICT
+  fsdp_transformer_layer_cls_to_wrap: Block, Linear
+  fsdp_use_orig_params: 'false'
+mixed_precision: bf16
+"""
+SECOND = """\
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: false
+mixed_precision: 'no'
+"""
+
+
+def told(folder: Path, text: str) -> tuple[Fsdp1Plan | Fsdp2Plan, tuple[str, ...]]:
+    path = folder / "fsdp.yaml"
+    path.write_text(text)
+    return plan_from(path, MODEL)
+
+
+def test_of_the_first_api(tmp_path: Path) -> None:
+    plan, notes = told(tmp_path, FIRST)
+    assert isinstance(plan, Fsdp1Plan)
+    assert [unit.path for unit in plan.units] == ["", "layers.0", "layers.1", "head"]
+    assert notes == ()
+    for unit in plan.units:
+        assert (unit.sharding, unit.backward_prefetch) == ("SHARD_GRAD_OP", "BACKWARD_POST")
+        assert (unit.use_orig_params, unit.forward_prefetch, unit.cpu_offload) == (
+            False,
+            True,
+            False,
+        )
+        assert unit.precision is not None
+        assert (unit.precision.param, unit.precision.reduce) == ("bfloat16", "bfloat16")
+
+
+def test_of_the_second(tmp_path: Path) -> None:
+    plan, notes = told(tmp_path, SECOND)
+    assert isinstance(plan, Fsdp2Plan)
+    assert [unit.path for unit in plan.units] == [""]
+    assert plan.units[0].reshard_after_forward is False
+    assert plan.units[0].precision is None
+    assert notes == ()
+
+
+def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
+    text = FIRST.replace("bf16", "fp16") + "fsdp_config:\n  fsdp_sideways: 3\n"
+    plan, notes = told(tmp_path, text)
+    assert plan.units[0].precision is None
+    assert any("fsdp_sideways is not followed" in note for note in notes)
+    assert any("your model does not run in float16" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mixed_precision: bf16\n", "has no section fsdp_config"),
+        (SECOND.replace("2", "3"), "fsdp_version: '3': give 1 or 2"),
+        (FIRST.replace("Block, Linear", "Blok"), "'Blok': give classes that your model has: Block"),
+        (FIRST.replace("Block, Linear", ""), "fsdp_transformer_layer_cls_to_wrap: '': give"),
+        (FIRST.replace("SHARD_GRAD_OP", "SHARDED"), "fsdp_sharding_strategy: 'SHARDED': give FULL"),
+        (FIRST.replace("TRANSFORMER", "SIZE"), "'SIZE_BASED_WRAP': give TRANSFORMER_BASED_WRAP"),
+        (FIRST.replace("_params: false", "_params: maybe"), "'maybe': give true or false"),
+        (FIRST.replace("bf16", "fp8"), "mixed_precision: 'fp8': give no, bf16 or fp16"),
+        ("fsdp_config:\n  what is this\n", "line 2: 'what is this' is no `name: value`"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_value(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        told(tmp_path, text)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        plan_from(tmp_path / "gone.yaml", MODEL)

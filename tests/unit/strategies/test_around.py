@@ -1,0 +1,106 @@
+"""What is drawn of a model that its own code wraps: as it is, and with a thing or two changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fsdpfuzz.case import (
+    CaseSpec,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Imported,
+    ImportedModule,
+    ImportedParameter,
+    anatomy,
+    check,
+    foreseen_rejections,
+    lower,
+    written,
+)
+from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.reduce import simpler
+from fsdpfuzz.strategies import cases
+
+
+def _module(path: str, *, alone: bool = True) -> ImportedModule:
+    weight = ImportedParameter(name="weight", shape=(4, 4))
+    bias = ImportedParameter(name="bias", shape=(4,), frozen=path == "first")
+    return ImportedModule(path=path, cls="Linear", alone=alone, parameters=(weight, bias))
+
+
+MODEL = Imported(
+    target="mine.py",
+    functions=("Small.model", "batch", "shard", "optimizer", "clip"),
+    modules=(ImportedModule(path="", cls="Net", alone=True), *map(_module, ("first", "second"))),
+    calls=("first", "second"),
+    computes_in=("bfloat16",),
+    wrapped=True,
+)
+PLAN = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="first")))
+WORDS = ("accumulate", "forward_backward", "clip", "step", "eval", "reload")
+QUIET = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+
+
+def drawn(strategy: st.SearchStrategy[CaseSpec], number: int) -> list[CaseSpec]:
+    found: list[CaseSpec] = []
+
+    @settings(QUIET, max_examples=number)
+    @given(strategy)
+    def take(case: CaseSpec) -> None:
+        found.append(case)
+
+    take()
+    return found
+
+
+def test_as_it_is_only_program_and_seed_are_drawn() -> None:
+    for case in drawn(cases(apis=("fsdp2",), model=MODEL, plan=PLAN), 60):
+        check(case)
+        assert (case.plan, case.frozen, case.checkpoints) == (PLAN, ("first.bias",), ())
+        assert case.optimizer is None or case.optimizer.name == "own"
+        assert all(op.own for op in case.program if isinstance(op, Clip))
+
+
+def test_their_own_program_is_all_that_is_trained() -> None:
+    found = drawn(cases(apis=("fsdp2",), model=MODEL, plan=PLAN, words=WORDS), 30)
+    assert {case.program for case in found} == {written(WORDS, PLAN, clips=True)}
+    assert len({case.seed for case in found}) > 5
+
+
+def test_around_it_one_or_two_things_are_changed_and_none_is_refused() -> None:
+    changed: Counter[str] = Counter()
+    for case in drawn(cases(apis=("fsdp2",), model=MODEL, plan=PLAN, around=True), 200):
+        check(case)
+        a = anatomy(case)
+        lower(a)
+        assert not foreseen_rejections(a)
+        units = {unit.path for unit in case.plan.units}
+        names = {
+            "frozen": case.frozen != MODEL.own_frozen,
+            "checkpoint": bool(case.checkpoints),
+            "unit": units != {"", "first"},
+            "precision": any(unit.precision is not None for unit in case.plan.units),
+        }
+        changed.update(name for name, so in names.items() if so)
+        changed["nothing"] += not any(names.values())
+        changed["three"] += sum(names.values()) > 2
+        own = a.imported
+        assert own is not None
+        assert own.wrapped == (case.plan == PLAN)
+    assert all(changed[name] > 5 for name in ("frozen", "checkpoint", "unit", "precision"))
+    assert not changed["three"]
+
+
+def test_what_was_changed_is_reduced_to_what_was_written() -> None:
+    start = next(
+        case
+        for case in drawn(cases(apis=("fsdp2",), model=MODEL, plan=PLAN, around=True), 200)
+        if case.frozen != MODEL.own_frozen and case.plan == PLAN
+    )
+    plainer = [found.case for found in simpler(start)]
+    assert msgspec.structs.replace(start, frozen=MODEL.own_frozen) in plainer
+    assert all(case.frozen in (start.frozen, MODEL.own_frozen) for case in plainer)
