@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fsdpfuzz.case import Checkpoint, Dense, RequiresGrad, Variant, anatomy, mixed_units
-from fsdpfuzz.case.hazards import cut_gradients
+from fsdpfuzz.case.operations.forward import cut_gradients
 from fsdpfuzz.strategies import checkpoints
 from fsdpfuzz.strategies.drawing import Drawing
 

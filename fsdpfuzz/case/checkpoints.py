@@ -11,7 +11,7 @@ from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
 from fsdpfuzz.case.names import check_names
-from fsdpfuzz.case.operations.forward import most_pending
+from fsdpfuzz.case.operations.forward import cut_gradients, most_pending
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, Variable, call
 from fsdpfuzz.errors import CaseError
@@ -259,6 +259,14 @@ class CheckpointsDimension(Dimension):
     def check(self, a: Anatomy) -> None:
         """Each is at a module of the model, one at each."""
         check_checkpoints(a, a.case.checkpoints, "$.checkpoints")
+        cut = cut_gradients(a, plain=True)
+        for _, op, path in sorted(cut - cut_gradients(a, plain=False)) if cut else ():
+            # Where a frozen parameter shares a flat one, its view requires grad.
+            raise CaseError(
+                f"at program[{op}] the reentrant one at {path!r} leaves out gradients without "
+                "FSDP, as no input requires grad, but not under FullyShardedDataParallel",
+                path="$.checkpoints",
+            )
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """None, one less, not reentrant, on the other side of its unit, the plainest kind."""

@@ -25,7 +25,6 @@ from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
 from fsdpfuzz.case.units.use_orig_params import held_on, is_flat
 from fsdpfuzz.case.wrap import Fsdp1Unit
-from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -225,26 +224,6 @@ def quiet_end(a: Anatomy, path: str) -> bool:
     return False
 
 
-def cut_gradients(a: Anatomy, *, plain: bool) -> frozenset[tuple[int, int, str]]:
-    """What reentrant checkpoints leave without the gradient it would have, under FSDP or without.
-
-    By rank, operation and the checkpoint's FQN: where its module is called with inputs of which
-    none requires grad, as ``torch.utils.checkpoint`` warns.
-    """
-    reentrant = {c.path for c in a.case.checkpoints if c.reentrant}
-    found: set[tuple[int, int, str]] = set()
-    for rank in range(a.case.world_size if a.switches else 1) if reentrant else ():
-        for i, op, now in a.situations(rank):
-            if not isinstance(op, Forward):
-                continue
-            for called in a.calls(op, now, plain=plain):
-                if called.path in reentrant and called.grad and not called.input_grad:
-                    trained = (fqn for fqn, on in now.trained.items() if on)
-                    if any(within(fqn, called.path) for fqn in trained):
-                        found.add((rank, i, called.path))
-    return frozenset(found)
-
-
 class HazardsDimension(Dimension):
     """Units of one element, units without gradient, units that return their input."""
 
@@ -412,15 +391,7 @@ class HazardsDimension(Dimension):
         yield "loaded_frozen", on(fqn in loaded_frozen(a))
 
     def check(self, a: Anatomy) -> None:
-        """They are sound cases, but for gradients that one of two trainings rightly lacks."""
-        cut = cut_gradients(a, plain=True)
-        for _, op, path in sorted(cut - cut_gradients(a, plain=False)) if cut else ():
-            # Where a frozen parameter shares a flat one, its view requires grad.
-            raise CaseError(
-                f"at program[{op}] the reentrant one at {path!r} leaves out gradients without "
-                "FSDP, as no input requires grad, but not under FullyShardedDataParallel",
-                path="$.checkpoints",
-            )
+        """They are sound cases."""
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """What makes them is simplified where it is."""

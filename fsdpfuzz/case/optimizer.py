@@ -199,7 +199,7 @@ def stateless(a: Anatomy) -> frozenset[str]:
     for i, op, now in a.situations(0):
         if op.waits:
             targets.append(getattr(op, "target", ""))
-        elif op.kind() == "backward":
+        elif op.gives_gradients:
             graded |= _given(a.at(i), now, targets)
             targets.clear()
         graded &= now.graded

@@ -10,8 +10,8 @@ import msgspec
 from fsdpfuzz.case.base import Name, ParameterName, Part
 from fsdpfuzz.case.checkpoints import Checkpoint, check_checkpoints
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
-from fsdpfuzz.case.hazards import cut_gradients
 from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.operations.forward import cut_gradients
 from fsdpfuzz.case.wrap import Plan
 from fsdpfuzz.errors import CaseError
 

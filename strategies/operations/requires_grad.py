@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from fsdpfuzz.case import RequiresGrad, anatomy
-from fsdpfuzz.case.hazards import cut_gradients
+from fsdpfuzz.case.operations.forward import cut_gradients
 from fsdpfuzz.strategies.freezing import other_paths
 from fsdpfuzz.strategies.operations.program import Program
 

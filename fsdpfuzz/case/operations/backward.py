@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.dimension import Simpler
 from fsdpfuzz.case.operations.base import OperationBase, Progress
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
     """Backward of all pending losses."""
+
+    gives_gradients: ClassVar[bool] = True
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """A forward has to wait for it."""

@@ -46,6 +46,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether it goes after a backward only if that has reduced the gradients."""
     joins_gradients: ClassVar[bool] = False
     """Whether what it leaves of one gradient depends on the others."""
+    gives_gradients: ClassVar[bool] = False
+    """Whether it goes back through the forwards that wait for it."""
     drops_gradients: ClassVar[bool] = False
     """Whether a step after it may leave out some parameters that require grad."""
     saves_optimizer: ClassVar[bool] = False

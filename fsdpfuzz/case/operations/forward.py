@@ -257,3 +257,23 @@ def reduced_again(a: Anatomy) -> frozenset[str]:
             found |= {owner for n in reduced & trained if (owner := a.at(i).owners[n]) is not None}
             reduced |= trained if sync else set()
     return frozenset(found)
+
+
+def cut_gradients(a: Anatomy, *, plain: bool) -> frozenset[tuple[int, int, str]]:
+    """What reentrant checkpoints leave without the gradient it would have, under FSDP or without.
+
+    By rank, operation and the checkpoint's FQN: where its module is called with inputs of which
+    none requires grad, as ``torch.utils.checkpoint`` warns.
+    """
+    reentrant = {c.path for c in a.case.checkpoints if c.reentrant}
+    found: set[tuple[int, int, str]] = set()
+    for rank in range(a.case.world_size if a.switches else 1) if reentrant else ():
+        for i, op, now in a.situations(rank):
+            if not isinstance(op, Forward):
+                continue
+            for called in a.calls(op, now, plain=plain):
+                if called.path in reentrant and called.grad and not called.input_grad:
+                    trained = (fqn for fqn, on in now.trained.items() if on)
+                    if any(within(fqn, called.path) for fqn in trained):
+                        found.add((rank, i, called.path))
+    return frozenset(found)

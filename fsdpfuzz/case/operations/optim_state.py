@@ -10,7 +10,11 @@ import msgspec
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.operations.forward import calls_below_the_root, leaves_units_whole
+from fsdpfuzz.case.operations.forward import (
+    calls_below_the_root,
+    cut_gradients,
+    leaves_units_whole,
+)
 from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.operations.state_dict import dcp_options
 from fsdpfuzz.case.optimizer import has_state_after, makes_steps
@@ -249,9 +253,6 @@ def may_lack_state(a: Anatomy) -> bool:
 
     ``StateDictOptions`` documents that ``strict`` refuses to load that.
     """
-    # Hazards are told of whole programs, so they know all operations.
-    from fsdpfuzz.case.hazards import cut_gradients
-
     case = a.case
     return (
         bool(cut_gradients(a, plain=True))

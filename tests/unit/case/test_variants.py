@@ -23,7 +23,7 @@ from fsdpfuzz.case import (
     anatomy,
     check,
 )
-from fsdpfuzz.case.hazards import cut_gradients
+from fsdpfuzz.case.operations.forward import cut_gradients
 from fsdpfuzz.errors import CaseError
 
 PLAIN: tuple[Checkpoint, ...] = ()
