@@ -12,6 +12,10 @@ import typer
 
 from fsdpfuzz.cli._options import (
     MAX_RANKS,
+    JsonPath,
+    JunitPath,
+    KnownPath,
+    PlantName,
     PythonPath,
     folder_named,
     seconds_from,
@@ -118,20 +122,14 @@ def check_command(
             parser=folder_named("--output"), metavar="DIR", help="Folder for what is found."
         ),
     ] = OUTPUT,
-    json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")
-    ] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write it as JUnit XML.")
-    ] = None,
+    json: JsonPath = None,
+    junit: JunitPath = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Known defects of FSDP fail, too.")
     ] = False,
-    known: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
-    ] = None,
+    known: KnownPath = None,
     python: PythonPath = None,
-    plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
+    plant: PlantName = None,
 ) -> None:
     """Does FSDP train your own model right? Trains it with FSDP and without, and compares.
 

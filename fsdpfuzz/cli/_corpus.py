@@ -10,7 +10,7 @@ import typer
 
 from fsdpfuzz.cli import _known
 from fsdpfuzz.cli._group import Group
-from fsdpfuzz.cli._options import PythonPath, folder_named, usable_folder
+from fsdpfuzz.cli._options import PlantName, PythonPath, folder_named, usable_folder
 from fsdpfuzz.cli._output import console, fitting
 from fsdpfuzz.errors import UsageError, one_line
 from fsdpfuzz.loop import OUTPUT, default_corpus
@@ -140,7 +140,7 @@ def check_command(
         ),
     ] = OUTPUT,
     python: PythonPath = None,
-    plant: _known.Plant = None,
+    plant: PlantName = None,
 ) -> None:
     """Run the case of each known defect and say which no longer fail: `corpus known check`.
 

@@ -14,6 +14,7 @@ from fsdpfuzz.cli._finding import finding_of, read_with_finding
 from fsdpfuzz.cli._group import Group
 from fsdpfuzz.cli._options import (
     MAX_RANKS,
+    PlantName,
     PythonPath,
     chosen,
     folder_named,
@@ -39,7 +40,6 @@ Known = Annotated[
     typer.Option("--known", metavar="DIR", help="Known defects; else corpus/known."),
 ]
 BackendChoice = Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")]
-Plant = Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)]
 
 
 def add(app: typer.Typer) -> None:
@@ -63,7 +63,7 @@ def add_command(
     ] = FOLDER,
     backend: BackendChoice = "auto",
     python: PythonPath = None,
-    plant: Plant = None,
+    plant: PlantName = None,
 ) -> None:
     """Make a finding a known defect, as narrow as plainer cases allow.
 
@@ -209,7 +209,7 @@ def check_command(
         ),
     ] = OUTPUT,
     python: PythonPath = None,
-    plant: Plant = None,
+    plant: PlantName = None,
 ) -> None:
     """Run the smallest case of each known defect and say what became of it.
 

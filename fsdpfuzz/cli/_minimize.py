@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fsdpfuzz.cli._options import (
+    KnownPath,
     OwnTarget,
+    PlantName,
     PythonPath,
     chosen,
     interpreter,
@@ -62,12 +64,10 @@ def minimize_command(
         ),
     ] = SECONDS,
     backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
-    known: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
-    ] = None,
+    known: KnownPath = None,
     python: PythonPath = None,
     target_code: OwnTarget = None,
-    plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
+    plant: PlantName = None,
 ) -> None:
     """Reduce a case, saved or written by hand, to the smallest that shows the same finding.
 

@@ -29,6 +29,19 @@ PythonPath = Annotated[
 ]
 
 
+JsonPath = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")
+]
+JunitPath = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Write it as JUnit XML.")
+]
+KnownPath = Annotated[
+    Path | None,
+    typer.Option("--known", metavar="PATH", help="Known defects; else corpus/known."),
+]
+PlantName = Annotated[str | None, typer.Option("--plant", metavar="MODULE:FUNCTION", hidden=True)]
+"""A fault that is put into torch in the ranks; for tests."""
+
 OwnTarget = Annotated[
     str | None,
     typer.Option(

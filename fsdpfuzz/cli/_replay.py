@@ -11,7 +11,9 @@ import typer
 
 from fsdpfuzz.cli._bisect import answer, bisected, telling_bisect
 from fsdpfuzz.cli._options import (
+    KnownPath,
     OwnTarget,
+    PlantName,
     PythonPath,
     chosen,
     folder_named,
@@ -46,9 +48,7 @@ def replay_command(
         ),
     ] = OUTPUT,
     strict: Annotated[bool, typer.Option("--strict", help="Known findings fail, too.")] = False,
-    known: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
-    ] = None,
+    known: KnownPath = None,
     python: PythonPath = None,
     target: OwnTarget = None,
     bisect: Annotated[
@@ -59,7 +59,7 @@ def replay_command(
             "125 if nobody can say.",
         ),
     ] = False,
-    plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
+    plant: PlantName = None,
 ) -> None:
     """Run saved cases again and say whether each still fails.
 

@@ -14,7 +14,9 @@ import typer
 
 from fsdpfuzz.cli._finding import finding_of, read_with_finding
 from fsdpfuzz.cli._options import (
+    KnownPath,
     OwnTarget,
+    PlantName,
     PythonPath,
     chosen,
     interpreter,
@@ -60,12 +62,10 @@ def repro_command(
         typer.Option("--ablate", help="Find out which options it needs; some 30 short runs."),
     ] = False,
     backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
-    known: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
-    ] = None,
+    known: KnownPath = None,
     python: PythonPath = None,
     target: OwnTarget = None,
-    plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
+    plant: PlantName = None,
 ) -> None:
     """Write a saved case as a script that needs torch only, to be run with torchrun.
 

@@ -15,6 +15,10 @@ import typer
 from fsdpfuzz.cli._jobs import Part, jobs_number, parts_of
 from fsdpfuzz.cli._options import (
     MAX_RANKS,
+    JsonPath,
+    JunitPath,
+    KnownPath,
+    PlantName,
     PythonPath,
     apis_of,
     folder_named,
@@ -106,16 +110,10 @@ def run_command(
             help="Folder in which each run gets one of its own, in DIR/runs.",
         ),
     ] = OUTPUT,
-    json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")
-    ] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write it as JUnit XML.")
-    ] = None,
+    json: JsonPath = None,
+    junit: JunitPath = None,
     strict: Annotated[bool, typer.Option("--strict", help="Known findings fail, too.")] = False,
-    known: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Known defects; else corpus/known.")
-    ] = None,
+    known: KnownPath = None,
     python: PythonPath = None,
     against: Annotated[
         Path | None,
@@ -123,7 +121,7 @@ def run_command(
             metavar="PATH", help="Python of another torch: report what differs from it, too."
         ),
     ] = None,
-    plant: Annotated[str | None, typer.Option(metavar="MODULE:FUNCTION", hidden=True)] = None,
+    plant: PlantName = None,
 ) -> None:
     """Search for FSDP bugs: draw training programs, run them on real ranks, shrink failures."""
     if json is not None:
