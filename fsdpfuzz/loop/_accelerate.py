@@ -1,16 +1,15 @@
 """An FSDP configuration of accelerate as a plan: the units that it makes of somebody's model.
 
-Only what decides on units and their options is read: accelerate itself need not be installed. The
-file is YAML of the simple kind that ``accelerate config`` writes: names and plain values, with the
-section ``fsdp_config`` indented.
+Only what decides on units and their options is read: accelerate itself need not be installed.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from fsdpfuzz.case import (
     Api,
@@ -25,11 +24,11 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.errors import UsageError, one_line
 
-_LINE = re.compile(r"^(\s*)([A-Za-z_]\w*):\s*(.*?)\s*$")
 _TRUE = {"true": True, "yes": True, "false": False, "no": False}
 _NOTHING = ("", "null", "none", "~")
 _MIXED: Mapping[str, Literal["bfloat16", "float16"] | None] = {
     "no": None,
+    "false": None,  # which YAML reads where `no` is not quoted
     "bf16": "bfloat16",
     "fp16": "float16",
 }
@@ -75,11 +74,11 @@ class _Config:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
+            data = path.read_bytes()
+        except OSError as error:
+            why = error.strerror or "nobody says why"
             raise UsageError(one_line(f"--config: {str(path)!r} cannot be read: {why}")) from None
-        self.top, self.own = _read(text.splitlines(), path)
+        self.top, self.own = _read(data, path)
         if not self.own:
             raise UsageError(
                 f"--config: {str(path)!r} has no section fsdp_config: it is no FSDP configuration "
@@ -163,7 +162,7 @@ class _Config:
         }
 
     def _precision(self, model: Imported, notes: list[str]) -> Precision | None:
-        asked = self.top.get("mixed_precision", "no").strip("'\"").lower()
+        asked = self.top.get("mixed_precision", "no").lower()
         if asked not in _MIXED:
             raise self._wrong("mixed_precision", "no, bf16 or fp16")
         dtype = _MIXED[asked]
@@ -190,24 +189,27 @@ def _classes(modules: Iterable[ImportedModule]) -> list[str]:
     return list(dict.fromkeys(m.cls for m in modules if m.alone))
 
 
-def _read(lines: Iterable[str], path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Names and texts at the top, and those of ``fsdp_config``."""
-    top: dict[str, str] = {}
-    own: dict[str, str] = {}
-    inside = False
-    for number, line in enumerate(lines, start=1):
-        bare = line.split(" #")[0].rstrip()
-        if not bare.strip() or bare.lstrip().startswith(("#", "---", "- ")):
-            continue
-        found = _LINE.match(bare)
-        if found is None:
-            raise UsageError(
-                one_line(f"--config: {path}: line {number}: {line.strip()!r} is no `name: value`")
-            )
-        indent, name, value = found.groups()
-        if not indent:
-            inside = name == "fsdp_config"
-            top[name] = value.strip("'\"")
-        elif inside:
-            own[name] = value.strip("'\"")
-    return top, own
+def _read(data: bytes, path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Names and values at the top, and those of ``fsdp_config``, each value as a text."""
+    try:
+        top = msgspec.yaml.decode(data, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise UsageError(one_line(f"--config: {path}: it is no YAML of names: {error}")) from None
+    own = top.pop("fsdp_config", None)
+    return _texts(top), _texts(own if isinstance(own, dict) else {})
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): _text(value) for name, value in values.items()}
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case list():
+            return ",".join(map(_text, value))
+        case _:
+            return str(value)

@@ -76,8 +76,16 @@ def test_of_the_second(tmp_path: Path) -> None:
     assert notes == ()
 
 
+def test_values_as_yaml_reads_them(tmp_path: Path) -> None:
+    """A list of classes, and `no`, which is not quoted, as a truth value."""
+    text = FIRST.replace("Block, Linear", "[Block, Linear]").replace("bf16", "no")
+    plan, _ = told(tmp_path, text)
+    assert [unit.path for unit in plan.units] == ["", "layers.0", "layers.1", "head"]
+    assert plan.units[0].precision is None
+
+
 def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
-    text = FIRST.replace("bf16", "fp16") + "fsdp_config:\n  fsdp_sideways: 3\n"
+    text = FIRST.replace("bf16", "fp16").replace("  fsdp_use", "  fsdp_sideways: 3\n  fsdp_use")
     plan, notes = told(tmp_path, text)
     assert plan.units[0].precision is None
     assert any("fsdp_sideways is not followed" in note for note in notes)
@@ -95,7 +103,9 @@ def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
         (FIRST.replace("TRANSFORMER", "SIZE"), "'SIZE_BASED_WRAP': give TRANSFORMER_BASED_WRAP"),
         (FIRST.replace("_params: false", "_params: maybe"), "'maybe': give true or false"),
         (FIRST.replace("bf16", "fp8"), "mixed_precision: 'fp8': give no, bf16 or fp16"),
-        ("fsdp_config:\n  what is this\n", "line 2: 'what is this' is no `name: value`"),
+        ("fsdp_config:\n  what is this\n", "has no section fsdp_config"),
+        ("- fsdp_config\n", "it is no YAML of names"),
+        ("fsdp_config: [\n", "it is no YAML of names"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_value(text: str, said: str, tmp_path: Path) -> None:
