@@ -41,7 +41,7 @@ from fsdpfuzz.loop._machine import (
     jobs_for,
     resolve_machine,
 )
-from fsdpfuzz.loop._own_test import check_own
+from fsdpfuzz.loop._own import check_own
 from fsdpfuzz.loop._ports import Archive, KnownLike, PoolLike, Ports, Sighting
 from fsdpfuzz.loop._profiles import PROFILES, Profile, profile_named, register_profiles
 from fsdpfuzz.loop._properties import (
