@@ -139,7 +139,7 @@ def hunt(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def found_in(summary: Summary, watch: Watch, began: float) -> dict[str, Any]:
     """What there is to say of the first finding."""
     assert watch.first is not None
-    found = _standing_for(watch.reduced or watch.first, summary)
+    found = standing_for(watch.reduced or watch.first, summary)
     case = read_entry(found.case).case
     new = [
         other
@@ -167,7 +167,7 @@ def found_in(summary: Summary, watch: Watch, began: float) -> dict[str, Any]:
     }
 
 
-def _standing_for(first: Found, summary: Summary) -> Found:
+def standing_for(first: Found, summary: Summary) -> Found:
     """What is left of the finding: another one, if that was found later to be its cause."""
     key = first.finding.key
     left = [f for f in (*summary.findings, *summary.unconfirmed) if f.known is None]
