@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.dimension import Simpler
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.case.recipe import Do, Statement, Variable, call
 from fsdpfuzz.errors import CaseError
 
@@ -21,6 +22,20 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
     """Backward of all pending losses."""
 
     gives_gradients: ClassVar[bool] = True
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "forward_backward": Word(
+            about="loss and backward on the next batch; gradients are reduced",
+            means=lambda _: (Forward(), Backward()),
+            trains=True,
+            unreduced=False,
+        ),
+        "accumulate": Word(
+            about="the same, but gradients are left unreduced for the next forward_backward",
+            means=lambda _: (Forward(sync=False), Backward()),
+            trains=True,
+            unreduced=True,
+        ),
+    }
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """A forward has to wait for it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -31,6 +31,35 @@ class Progress:
     """Whether no parameter has a gradient."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A word where ``program()`` of a target lists it."""
+
+    argument: str | None
+    """What stands behind it."""
+    plan: Plan
+    """How the model is wrapped."""
+    clips: bool
+    """Whether the target has ``clip(model)``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """A word that ``program()`` of a target may list; see `fsdpfuzz.case.written`."""
+
+    about: str
+    """What it does, for the target's author."""
+    means: Callable[[Listed], tuple[OperationBase, ...]]
+    """The operations. :class:`UsageError` for an argument that it cannot have."""
+    takes_argument: bool = False
+    trains: bool = False
+    """Whether a program of it alone shows anything of FSDP."""
+    unreduced: bool | None = None
+    """Whether it leaves gradients unreduced, or reduces them; None leaves them as they are."""
+    after_reduction: bool = False
+    """Whether what it does to gradients needs them reduced."""
+
+
 class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Base of all operations. FSDP and the reference run them alike."""
 
@@ -57,6 +86,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     results: ClassVar[tuple[str, ...]] = ()
     """Variables that it gives, compared with the reference's: a whole tensor, or whole tensors by
     parameter, or for each parameter some by name. What a rank lacks is missing, but for None."""
+    program_words: ClassVar[Mapping[str, Word]] = {}
+    """The words of a written program that mean it, alone or with operations before it."""
 
     @property
     def waits(self) -> bool:

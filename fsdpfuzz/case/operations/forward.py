@@ -12,7 +12,8 @@ from fsdpfuzz.case.base import ModulePath, Rank, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.loss import loss_of
 from fsdpfuzz.case.names import check_names
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Sum, Variable, With, call
 from fsdpfuzz.case.units.precision import computed_in
@@ -55,6 +56,12 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             values=("1", "2+"),
             excludes={"1": {"pending": ("2+",)}},
         ),
+    }
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "eval": Word(
+            about="a forward in eval mode under no_grad, and back to train mode",
+            means=lambda _: (Mode(train=False), Forward(grad=False), Mode(train=True)),
+        )
     }
 
     sync: bool = True

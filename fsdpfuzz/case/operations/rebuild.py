@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from fsdpfuzz.case.dimension import Feature, Simpler
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.wrap import Plan, check_plan, simpler_plans
 from fsdpfuzz.errors import CaseError
@@ -41,6 +41,13 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
             group="State",
             values=("whole", "part"),
         ),
+    }
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "reload": Word(
+            about="saves model and optimizer, makes both anew, loads, and goes on with them",
+            means=lambda listed: (Rebuild(plan=listed.plan),),
+            after_reduction=True,
+        )
     }
     wraps: ClassVar[bool] = True
     renews: ClassVar[bool] = True

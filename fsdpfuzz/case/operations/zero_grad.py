@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from fsdpfuzz.case.dimension import Feature, Simpler, one
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, call
 
 if TYPE_CHECKING:
@@ -26,6 +26,13 @@ class ZeroGrad(OperationBase, tag="zero_grad", frozen=True, kw_only=True):
             about="none (set_to_none), zero, mixed, never",
             group="Training",
             values=("none", "zero", "mixed", "never"),
+        )
+    }
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "zero_grad": Word(
+            about="optimizer.zero_grad()",
+            means=lambda _: (ZeroGrad(),),
+            after_reduction=True,
         )
     }
 
