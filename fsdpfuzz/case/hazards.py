@@ -16,7 +16,7 @@ from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.modules import SEVERAL, Repeat
-from fsdpfuzz.case.operations import Backward, Forward, RequiresGrad
+from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
 from fsdpfuzz.case.operations.state_dict import takes_local
@@ -156,7 +156,7 @@ def calls_a_unit_again(a: Anatomy) -> bool:
     for rank in range(a.case.world_size) if a.switches else range(1):
         called: set[str] = set()
         for _, op, now in a.situations(rank):
-            if isinstance(op, Backward) or op.renews:
+            if op.gives_gradients or op.renews:
                 called.clear()
             elif isinstance(op, Forward) and (now.training or op.grad):
                 for call in a.calls(op, now):

@@ -14,15 +14,11 @@ from fsdpfuzz.case.inputs import Dense
 from fsdpfuzz.case.loss import output_of
 from fsdpfuzz.case.micro_batches import told
 from fsdpfuzz.case.operations import (
-    Backward,
     ClearGrad,
-    Flip,
     Forward,
     Op,
     RequiresGrad,
     StateDict,
-    Step,
-    ZeroGrad,
 )
 from fsdpfuzz.case.operations.forward import calls_below_the_root, most_pending
 from fsdpfuzz.case.optimizer import Optimizer, holds_parameters
@@ -87,7 +83,7 @@ class Lowering:
     @cached_property
     def has_optimizer(self) -> bool:
         """Whether anything in the program goes through an optimizer."""
-        used = any(isinstance(op, Step | ZeroGrad) for op in self.a.case.program)
+        used = any(op.steps_optimizer or op.clears_gradients for op in self.a.case.program)
         return used and holds_parameters(self.a)
 
     @cached_property
@@ -111,7 +107,7 @@ class Lowering:
         return (
             not used - never
             or any(c.reentrant for c in a.case.checkpoints)
-            or any(isinstance(op, Flip) for op in ops)
+            or any(op.parts_ranks for op in ops)
             or calls_below_the_root(ops)
         )
 
@@ -267,7 +263,7 @@ class Lowering:
         if self.unmanaged:
             parameters = call("steps.names.others", _NAMED, literal(self.unmanaged))
         options: dict[str, Value] = {"lacking": True} if self.may_lack_grads else {}
-        if any(isinstance(op, Flip) for op in self.a.case.program):
+        if any(op.parts_ranks for op in self.a.case.program):
             filled = call("steps.averaging.fill", parameters, _DEVICE)
             yield Do(call=filled, who="averaging")
         averaged = call("steps.averaging.average", parameters, **options)
@@ -363,7 +359,7 @@ class Lowering:
                 continue
             self._unreduced = True
             body = [self._operation(i, op)]
-            while left and not isinstance(op, Backward):
+            while left and not op.gives_gradients:
                 i, op = left.pop(0)
                 body.append(self._operation(i, op))
             self._unreduced = False

@@ -11,7 +11,6 @@ import msgspec
 from fsdpfuzz.case.dimension import Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.operations import (
     OPERATIONS,
-    Backward,
     Forward,
     Op,
     Progress,
@@ -85,7 +84,7 @@ def _keeps_partners(program: Sequence[Op], gone: range) -> bool:
     for i, op in enumerate(program):
         if isinstance(op, Forward) and op.waits:
             losses.append(i not in gone)
-        elif isinstance(op, Backward):
+        elif op.gives_gradients:
             if any(losses) == (i in gone):
                 return False
             losses.clear()
@@ -100,7 +99,7 @@ def is_orderly(program: Sequence[Op]) -> bool:
         match op:
             case Forward() if op.waits:
                 pending, reduced = True, op.sync
-            case Backward():
+            case _ if op.gives_gradients:
                 pending = False
             case _ if op.needs_reduced and (pending or not reduced):
                 return False

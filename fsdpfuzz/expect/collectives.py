@@ -32,7 +32,6 @@ from itertools import pairwise
 
 from fsdpfuzz.case import (
     Anatomy,
-    Backward,
     Forward,
     Situation,
     identity_units,
@@ -113,7 +112,7 @@ class _Follower:
                 if made is None or not begun_in_turn(self._now, made.begun):
                     return
                 yield i, self._forward(op, now, made)
-            elif isinstance(op, Backward):
+            elif op.gives_gradients:
                 if self._changes_dtype(now) or not ended_in_turn(self._now, self._pending.ended):
                     return
                 yield i, self._backward()

@@ -189,7 +189,7 @@ def texts(names: tuple[str, ...] | list[str]) -> Items:
 
 def whole_parity(a: Anatomy) -> Evidence:
     """The last loss, and all parameters, or without a step all gradients, at the end."""
-    grads = not any(op.kind() == "step" for op in a.case.program)
+    grads = not any(op.steps_optimizer for op in a.case.program)
     name = "steps.names.gradients" if grads else "steps.names.values"
     step = f"steps.{a.api}.whole.{'gradients' if grads else 'values'}"
     seen: Value = call(step, MODEL, NAMED)

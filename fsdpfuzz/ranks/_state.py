@@ -22,7 +22,6 @@ from fsdpfuzz.case import (
     Anatomy,
     Lowering,
     StateDict,
-    Step,
     cast_buffer,
     coarsest_buffer,
 )
@@ -129,7 +128,7 @@ class StateWatch:
         """
         if taken.values is None:
             return ()
-        trained = any(isinstance(earlier, Step) for earlier in self._a.case.program[:op])
+        trained = any(earlier.steps_optimizer for earlier in self._a.case.program[:op])
         name = coarsest_buffer(self._a)
         coarse = 0.0 if name is None else EPSILON[name]
         params = Batch(

@@ -77,6 +77,14 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether what it leaves of one gradient depends on the others."""
     gives_gradients: ClassVar[bool] = False
     """Whether it goes back through the forwards that wait for it."""
+    clears_gradients: ClassVar[bool] = False
+    """Whether each gradient is gone, or zero, after it."""
+    steps_optimizer: ClassVar[bool] = False
+    """Whether it is a step of the optimizer."""
+    parts_ranks: ClassVar[bool] = False
+    """Whether ranks may go different ways from then on."""
+    changes_trained: ClassVar[bool] = False
+    """Whether other parameters are trained from then on."""
     drops_gradients: ClassVar[bool] = False
     """Whether a step after it may leave out some parameters that require grad."""
     saves_optimizer: ClassVar[bool] = False
@@ -93,6 +101,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     def waits(self) -> bool:
         """Whether it gives a loss that waits for a backward."""
         return False
+
+    @property
+    def frees_gradients(self) -> bool:
+        """Whether no parameter of FSDP's model has a gradient after it."""
+        return self.renews
 
     @classmethod
     def kind(cls) -> str:

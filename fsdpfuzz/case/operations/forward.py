@@ -211,7 +211,7 @@ def pending_before(program: Iterable[OperationBase]) -> Iterator[bool]:
     pending = False
     for op in program:
         yield pending
-        pending = op.waits or (pending and not op.renews and op.kind() != "backward")
+        pending = op.waits or (pending and not op.renews and not op.gives_gradients)
 
 
 def most_pending(case: CaseSpec) -> int:
@@ -227,7 +227,7 @@ def most_recorded(case: CaseSpec) -> int:
 def _most(case: CaseSpec, counts: Callable[[Forward], bool]) -> int:
     number = most = 0
     for op in case.program:
-        if op.kind() == "backward" or op.renews:
+        if op.gives_gradients or op.renews:
             number = 0
         elif isinstance(op, Forward) and counts(op):
             number += 1
@@ -240,9 +240,9 @@ def _accumulation(case: CaseSpec) -> str:
         return "no_sync"
     backwards = 0
     for op in case.program:
-        if op.kind() == "backward":
+        if op.gives_gradients:
             backwards += 1
-        elif op.kind() == "zero_grad" or op.renews:
+        elif op.clears_gradients or op.renews:
             backwards = 0
         if backwards > 1:
             return "sync"
@@ -256,10 +256,10 @@ def reduced_again(a: Anatomy) -> frozenset[str]:
     found: set[str] = set()
     sync = True
     for i, op, now in a.situations(0):
-        reduced = set() if op.kind() == "zero_grad" else reduced & now.graded
+        reduced = set() if op.clears_gradients else reduced & now.graded
         if isinstance(op, Forward) and op.waits:
             sync = op.sync
-        elif op.kind() == "backward":
+        elif op.gives_gradients:
             trained = {p.fqn for p in a.distinct if now.trained[p.fqn]}
             found |= {owner for n in reduced & trained if (owner := a.at(i).owners[n]) is not None}
             reduced |= trained if sync else set()

@@ -142,16 +142,14 @@ def _saves_a_part(a: Anatomy) -> bool:
     stepped: set[str] = set()
     for _, op, now in a.situations(0):
         trained = {name for name, on in now.trained.items() if on}
-        match op.kind():
-            case "backward":
-                went_back |= trained & used
-            case "clear_grad":
-                went_back -= set(getattr(op, "parameters", ()))
-            case "step":
-                stepped |= went_back
-            case "rebuild":
-                if went_back and not stepped.issuperset(trained):
-                    return True
+        if op.gives_gradients:
+            went_back |= trained & used
+        elif op.drops_gradients:
+            went_back -= set(getattr(op, "parameters", ()))
+        elif op.steps_optimizer:
+            stepped |= went_back
+        elif isinstance(op, Rebuild) and went_back and not stepped.issuperset(trained):
+            return True
     return False
 
 
@@ -163,11 +161,10 @@ def loaded_frozen(a: Anatomy) -> frozenset[str]:
     found: set[str] = set()
     for _, op, now in a.situations(0):
         trained = {fqn for fqn in now.trained if now.requires_grad(fqn)}
-        match op.kind():
-            case "backward":
-                went_back |= trained
-            case "step":
-                stepped |= went_back.difference(a.case.held_out)
+        if op.gives_gradients:
+            went_back |= trained
+        elif op.steps_optimizer:
+            stepped |= went_back.difference(a.case.held_out)
         if op.names_state():
             found |= stepped - trained
     return frozenset(found)

@@ -27,6 +27,7 @@ class Step(OperationBase, tag="step", frozen=True, kw_only=True):
         )
     }
     needs_reduced: ClassVar[bool] = True
+    steps_optimizer: ClassVar[bool] = True
     program_words: ClassVar[Mapping[str, Word]] = {
         "step": Word(about="optimizer.step()", means=lambda _: (Step(),), after_reduction=True)
     }

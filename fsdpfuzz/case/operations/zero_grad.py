@@ -36,7 +36,14 @@ class ZeroGrad(OperationBase, tag="zero_grad", frozen=True, kw_only=True):
         )
     }
 
+    clears_gradients: ClassVar[bool] = True
+
     set_to_none: bool = True
+
+    @property
+    def frees_gradients(self) -> bool:
+        """With ``set_to_none``."""
+        return self.set_to_none
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """It goes anywhere."""

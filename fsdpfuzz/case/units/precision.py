@@ -149,7 +149,7 @@ class PrecisionOption(Option):
             words = f"{a.api} does so by itself: leave it out"
             raise CaseError(words, path=f"{at}.cast_inputs")
         optimizer = a.case.optimizer
-        steps = any(op.kind() == "step" for op in a.case.program) and optimizer is not None
+        steps = any(op.steps_optimizer for op in a.case.program) and optimizer is not None
         alone = optimizer is not None and optimizer.name == "sgd" and optimizer.foreach is False
         if precision.keep_low_grads and steps and not alone:
             words = "gradients of a lower dtype go with sgd and foreach=False"
