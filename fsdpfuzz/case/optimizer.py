@@ -160,6 +160,12 @@ def _keeps_state(a: Anatomy) -> bool:
     return optimizer is not None and optimizer.keeps_state
 
 
+def goes_through(a: Anatomy) -> bool:
+    """Whether anything in the program goes through the optimizer."""
+    used = any(op.steps_optimizer or op.clears_gradients for op in a.case.program)
+    return used and holds_parameters(a)
+
+
 def makes_steps(a: Anatomy) -> bool:
     """Whether there is an optimizer, and the program steps it."""
     return holds_parameters(a) and any(op.steps_optimizer for op in a.case.program)

@@ -17,10 +17,10 @@ from fsdpfuzz.case import (
     Anatomy,
     Forward,
     Fsdp1Unit,
-    Lowering,
     Parameter,
     called_units,
 )
+from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.units.param_dtype_override import overridden
 from fsdpfuzz.case.units.precision import computed_in, keeps_low_grads, reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
@@ -152,7 +152,7 @@ def settled(a: Anatomy) -> bool:
 
 def grads_known(a: Anatomy) -> bool:
     """Whether every trainable parameter has a gradient at the end of the program, in float32."""
-    if Lowering(a).may_lack_grads or not settled(a):
+    if may_lack_grads(a) or not settled(a):
         return False
     if keeps_low_grads(a.case.plan.units):
         return False  # in param_dtype or, under NO_SHARD, in reduce_dtype
@@ -229,7 +229,7 @@ def waiting_bytes(a: Anatomy, op: int, rank: int, *, own: bool = False) -> int |
 
 def _all_there(a: Anatomy) -> bool:
     """Whether a backward leaves a gradient of every parameter, and steps clear all of them."""
-    return not (a.case.held_out or a.split_ties or Lowering(a).may_lack_grads)
+    return not (a.case.held_out or a.split_ties or may_lack_grads(a))
 
 
 def _reduced_before(a: Anatomy, last: int) -> bool:

@@ -39,8 +39,8 @@ from fsdpfuzz.case import (
     reentrant_scopes,
     within,
 )
-from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.operations import Reshard, Unshard
+from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit

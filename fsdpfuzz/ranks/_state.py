@@ -20,11 +20,11 @@ from torch.distributed.fsdp._common_utils import clean_tensor_name
 from fsdpfuzz.case import (
     EPSILON,
     Anatomy,
-    Lowering,
     StateDict,
     cast_buffer,
     coarsest_buffer,
 )
+from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect import optional_keys, state_keys
 from fsdpfuzz.observations import Comparison, WrongEntry
@@ -106,7 +106,7 @@ class StateWatch:
         if not self._loads:
             return taken
         loaded = variables.pop("loaded")
-        prefixed = Lowering(self._a).prefixed
+        prefixed = names_are_prefixed(self._a)
         other = Sharded(self._a.at(op), loaded, parameters(loaded, prefixed))
         reloaded = self._same(sharded, other, op)
         return Taken(taken.values, taken.wrong, reloaded)

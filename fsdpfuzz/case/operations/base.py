@@ -71,6 +71,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether FSDP's model is a new one afterwards: sharded, and without gradients."""
     casts_buffers: ClassVar[bool] = False
     """Whether FSDP's root, if it has not run before, casts its buffers to their dtype for it."""
+    runs_model: ClassVar[bool] = False
+    """Whether it calls the model, or a module of it."""
     needs_reduced: ClassVar[bool] = False
     """Whether it goes after a backward only if that has reduced the gradients."""
     joins_gradients: ClassVar[bool] = False
@@ -101,6 +103,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     def waits(self) -> bool:
         """Whether it gives a loss that waits for a backward."""
         return False
+
+    @property
+    def reduces(self) -> bool:
+        """Whether gradients of its loss are reduced in the backward that it waits for."""
+        return True
 
     @property
     def frees_gradients(self) -> bool:

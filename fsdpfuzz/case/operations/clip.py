@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
+from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.operations.base import Listed, OperationBase, Progress, Word
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Statement, Value, Variable, call
 from fsdpfuzz.errors import CaseError, UsageError
@@ -126,7 +127,7 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
             options["error_if_nonfinite"] = True
         both = call(_UTILITY, call(".parameters", MODEL), self.max_norm, **options)
         yield Do(call=both, into=(norm,))
-        lacking = lowering.may_lack_grads or not lowering.reduced
+        lacking = may_lack_grads(lowering.a) or not lowering.reduced
         yield Do(call=call("steps.clip.whole", norm, lacking), into=(norm,), who="fsdp")
 
     def words(self) -> str:

@@ -31,6 +31,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
     ``sync=False`` is gradient accumulation without communication (``no_sync``).
     """
 
+    runs_model: ClassVar[bool] = True
     casts_buffers: ClassVar[bool] = True
     features: ClassVar[Mapping[str, Feature]] = {
         "accumulation": Feature(
@@ -78,6 +79,11 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         """Whether it gives a loss that waits for a backward."""
         return self.grad and not self.drop
 
+    @property
+    def reduces(self) -> bool:
+        """With ``sync``."""
+        return self.sync
+
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """The target takes the inputs; forwards before one backward agree on ``sync``."""
         if self.target:
@@ -104,7 +110,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         x, output, loss = Variable("x"), Variable("output"), Variable("loss")
         yield from lowering.before_forward()
         yield Do(call=a.case.inputs.drawn(a, index), into=(x,))
-        if lowering.draws_random:
+        if a.draws_random:
             yield Do(call=call("torch.manual_seed", Sum(a.case.seed, index)))
         module = Inside("model", self.target) if self.target else MODEL
         run: list[Statement] = [
@@ -119,7 +125,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         else:
             yield With(context=call("torch.no_grad"), body=tuple(run))
         yield from lowering.after_forward(self)
-        if lowering.several_pending and self.waits:
+        if most_pending(a.case) > 1 and self.waits:
             yield Do(call=call(".append", Variable("pending"), loss))
 
     def words(self) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from fsdpfuzz.case.dimension import Feature, Simpler
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.wrap import Plan, check_plan, simpler_plans
 from fsdpfuzz.errors import CaseError
@@ -70,13 +71,13 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         for place in a.places:
             if place.node is not None and place.node.loses_state():
                 raise CaseError(f"{place.path!r} updates a buffer that is not saved", path=f"{at}")
-        check_plan(msgspec.structs.replace(case, plan=self.plan), f"{at}.plan")
+        check_plan(a.of(msgspec.structs.replace(case, plan=self.plan)), f"{at}.plan")
         progress.cleared = True
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """Save, make anew, load; what the plain model has of gradients goes, too."""
         folder = Variable("folder")
-        optimizer: Value = OPTIMIZER if lowering.has_optimizer else None
+        optimizer: Value = OPTIMIZER if goes_through(lowering.a) else None
         device = Variable("device")
         saved = call("steps.rebuild.save", MODEL, optimizer, device)
         yield Do(call=saved, into=(folder,), who="fsdp")
@@ -100,12 +101,10 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
 
         The new model is wrapped first and frozen as the old one was then.
         """
-        from fsdpfuzz.case.anatomy import anatomy
-
         now.graded.clear()
         changed = tuple(now.changed(a.frozen))
         now.trained = {fqn: fqn not in a.frozen for fqn in now.trained}
-        now.wrapped(anatomy(msgspec.structs.replace(a.case, plan=self.plan)))
+        now.wrapped(a.of(msgspec.structs.replace(a.case, plan=self.plan)))
         for value, names in changed:
             now.require(names, value)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.recipe import OPTIMIZER, Do, Statement, call
 from fsdpfuzz.errors import CaseError
 
@@ -40,7 +41,7 @@ class Step(OperationBase, tag="step", frozen=True, kw_only=True):
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """The optimizer's own."""
-        if lowering.has_optimizer:
+        if goes_through(lowering.a):
             yield Do(call=call(".step", OPTIMIZER))
 
     def words(self) -> str:

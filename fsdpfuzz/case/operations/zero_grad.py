@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.dimension import Feature, Simpler, one
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, call
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ZeroGrad(OperationBase, tag="zero_grad", frozen=True, kw_only=True):
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """As a user does: on the optimizer if there is one."""
-        owner = OPTIMIZER if lowering.has_optimizer else MODEL
+        owner = OPTIMIZER if goes_through(lowering.a) else MODEL
         options: dict[str, Value] = {} if self.set_to_none else {"set_to_none": False}
         yield Do(call=call(".zero_grad", owner, **options))
         lowering.reduced = False
