@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Optimizer, Step
+from fsdpfuzz.case import Optimizer
 from fsdpfuzz.case.units.precision import keeps_low_grads
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -24,7 +24,7 @@ def draw(d: Drawing) -> None:
         name = "own"
     if keeps_low_grads(d.a.options.values()):
         name, foreach = "sgd", False
-    if d.trains and not any(isinstance(op, Step) for op in d.case.program):
+    if d.trains and not any(op.steps_optimizer for op in d.case.program):
         d.put(optimizer=None)
     elif own is not None and name == "own":
         d.put(optimizer=Optimizer(name="own", momentum=0.9 if own.stateful else 0.0))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Optimizer, anatomy, variants
-from fsdpfuzz.case.reduce_scatter import ReduceScatter, keeps_going, may_lack
+from fsdpfuzz.case.lacking import may_lack_grads
+from fsdpfuzz.case.reduce_scatter import ReduceScatter, keeps_going
 from fsdpfuzz.strategies.drawing import Drawing
 
 
@@ -20,6 +21,6 @@ def draw(d: Drawing) -> None:
     if told == ReduceScatter():
         return
     runs = (anatomy(run) for run in variants(d.case).values())
-    if unused and keeps_going(d.case) and any(map(may_lack, runs)):
+    if unused and keeps_going(d.case) and any(map(may_lack_grads, runs)):
         d.put(optimizer=Optimizer(momentum=0.0))
     d.put(reduce_scatter=told)

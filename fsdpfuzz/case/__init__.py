@@ -33,7 +33,6 @@ from fsdpfuzz.case.checkpoints import (
     recomputed,
     reentrant_scopes,
     reference_recomputes,
-    side_of,
 )
 from fsdpfuzz.case.codec import (
     MAX_FILE_BYTES,
@@ -132,6 +131,7 @@ from fsdpfuzz.case.operations.requires_grad import changes_after_lone_forward
 from fsdpfuzz.case.optimizer import Optimizer
 from fsdpfuzz.case.paths import depth, innermost, join, outermost, within
 from fsdpfuzz.case.program import is_orderly
+from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.ties import Tie
 from fsdpfuzz.case.tree import own_places, places_of

@@ -167,6 +167,11 @@ class Anatomy:
                 owned[owner].append(parameter)
         return owned
 
+    @cached_property
+    def unmanaged(self) -> tuple[str, ...]:
+        """Parameters that no unit manages: nobody averages their gradients."""
+        return tuple(sorted(fqn for fqn, owner in self.owners.items() if owner is None))
+
     def names_in(self, path: str) -> tuple[str, ...]:
         """FQNs of what the unit at ``path`` manages, by both names where one is tied within it."""
         return tuple(fqn for fqn, owner in self.owners.items() if owner == path)
@@ -218,6 +223,11 @@ class Anatomy:
         """Paths of the switches."""
         return tuple(place.path for place in self.places if isinstance(place.node, Switch))
 
+    @cached_property
+    def draws_random(self) -> bool:
+        """Whether a forward draws random numbers."""
+        return any(p.node is not None and p.node.draws_random() for p in self.places)
+
     def situations(self, rank: int) -> Iterator[tuple[int, Op, Situation]]:
         """Each operation with its index and the situation in which ``rank`` runs it."""
         return situations(self, rank)
@@ -242,6 +252,10 @@ class Anatomy:
             if step is None:
                 return
             yield step
+
+    def of(self, case: CaseSpec) -> Anatomy:
+        """The anatomy of another case, as of this one under another plan."""
+        return anatomy(case)
 
     def at(self, op: int) -> Anatomy:
         """The anatomy under the plan that holds once the operation ``op`` is done.

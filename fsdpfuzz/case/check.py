@@ -13,6 +13,11 @@ def check(case: CaseSpec) -> None:
     a = anatomy(case)
     for dimension in DIMENSIONS:
         dimension.check(a)
+        for at, other in dimension.cases(case):
+            try:
+                check(other)
+            except CaseError as error:
+                raise CaseError(error.reason, path=error.path.replace("$", at, 1)) from None
 
 
 def is_sound(case: CaseSpec) -> bool:

@@ -12,8 +12,9 @@ from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.forward import cut_gradients, most_pending
-from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, Variable, call
+from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class Checkpoint(Part, frozen=True, kw_only=True):
         """Whether activations are computed again, and not only kept elsewhere."""
         return self.kind != "offload"
 
+    @property
+    def wraps(self) -> bool:
+        """Whether its module lies in another one then, whose name goes into FQNs."""
+        return self.kind in ("wrapper", "offload")
+
     def by_caller(self, a: Anatomy) -> bool:
         """Whether the module's caller has to look for it, not the module itself."""
         if self.kind == "function":
@@ -95,29 +101,10 @@ class Checkpoint(Part, frozen=True, kw_only=True):
         return text if side == "within" else f"{text} {side} the unit"
 
 
-def side_of(a: Anatomy, checkpoint: Checkpoint) -> str:
-    """``inside`` or ``around`` the unit at its module; ``within`` for one that is no unit.
-
-    What a policy finds by class is wrapped when its checkpoint is there already, so the
-    checkpoint lies around the unit, unless it is made of hooks on the module itself. What the
-    caller of a module has to do, it does around the unit, whatever the case says.
-    """
-    if checkpoint.kind == "function_offload" and checkpoint.path in a.unit_at:
-        return "around"
-    if a.unit_at.get(checkpoint.path) in {unit.path for unit in a.plan.units}:
-        return checkpoint.side
-    if checkpoint.path in a.options:
-        return "inside" if checkpoint.kind == "composable" else "around"
-    return "within"
-
-
-def unit_module(a: Anatomy, path: str) -> Value:
-    """The module of a unit, which may lie in a wrapper that was put around it."""
-    for checkpoint in a.case.checkpoints:
-        wraps = checkpoint.kind in ("wrapper", "offload")
-        if checkpoint.path == path and wraps and side_of(a, checkpoint) == "around":
-            return Inside("model", join(path, "_checkpoint_wrapped_module"))
-    return Inside("model", path) if path else MODEL
+def names_are_prefixed(a: Anatomy) -> bool:
+    """Whether wrappers put parts into the names of parameters."""
+    wrapped = a.imported is not None and a.imported.wrapped
+    return a.fsdp1 or wrapped or any(c.wraps for c in a.case.checkpoints)
 
 
 def recomputed(a: Anatomy) -> list[str]:
@@ -233,7 +220,7 @@ class CheckpointsDimension(Dimension):
         inside = any(within(module, path) for module in a.unit_at for path in paths)
         yield "recomputed_unit", on(inside)
         yield "reentrant", _worst(reentrant_scopes(a).values())
-        yield "wrapper", on(any(c.kind in ("wrapper", "offload") for c in a.case.checkpoints))
+        yield "wrapper", on(any(c.wraps for c in a.case.checkpoints))
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """What of the unit is recomputed."""

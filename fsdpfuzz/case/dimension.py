@@ -102,6 +102,10 @@ class Dimension(ABC):
     def check(self, a: Anatomy) -> None:
         """Raises :class:`CaseError`, with the JSON path, for what contradicts itself."""
 
+    def cases(self, case: CaseSpec) -> Iterator[tuple[str, CaseSpec]]:
+        """Other cases that have to be sound as well, by the JSON path that stands for ``$``."""
+        return iter(())
+
     @abstractmethod
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Plainer neighbours, the largest step first; sound ones and others."""

@@ -8,7 +8,7 @@ from fsdpfuzz.case.dimension import Dimension
 from fsdpfuzz.case.divide_factor import DivideFactorDimension
 from fsdpfuzz.case.finalization import FinalizationDimension
 from fsdpfuzz.case.freezing import FreezingDimension
-from fsdpfuzz.case.hazards import HazardsDimension
+from fsdpfuzz.case.hazards import HAZARDS
 from fsdpfuzz.case.inputs import InputsDimension
 from fsdpfuzz.case.keep_unsharded_storage import KeepUnshardedStorageDimension
 from fsdpfuzz.case.loss import LossDimension
@@ -24,9 +24,10 @@ from fsdpfuzz.case.structure import StructureDimension
 from fsdpfuzz.case.ties import TiesDimension
 from fsdpfuzz.case.units import OPTIONS
 from fsdpfuzz.case.variants import VariantsDimension
-from fsdpfuzz.case.wrap import WorldSizeDimension, WrapDimension
+from fsdpfuzz.case.world_size import WorldSizeDimension, moved
+from fsdpfuzz.case.wrap import WrapDimension
 
-DIMENSIONS: tuple[Dimension, ...] = (
+_ON_ANY_RANKS: tuple[Dimension, ...] = (
     DebugLevelDimension(),
     InputsDimension(),
     StructureDimension(),
@@ -47,14 +48,12 @@ DIMENSIONS: tuple[Dimension, ...] = (
     ReduceScatterDimension(),
     KeepUnshardedStorageDimension(),
     FinalizationDimension(),
-    HazardsDimension(),
-    WorldSizeDimension(),
+    *HAZARDS,
 )
+DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))
 """In the order in which they are drawn and checked: each builds on those before it."""
 
 
 def on_ranks(case: CaseSpec, size: int) -> CaseSpec:
     """The case on another number of ranks; it need not be sound there."""
-    for dimension in DIMENSIONS:
-        case = dimension.on_ranks(case, size)
-    return case
+    return moved(DIMENSIONS, case, size)

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.building import build_of, module_of
+from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.case.divide_factor import followed
 from fsdpfuzz.case.finalization import finished
-from fsdpfuzz.case.inputs import Dense
+from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.loss import output_of
 from fsdpfuzz.case.micro_batches import told
 from fsdpfuzz.case.operations import (
-    Backward,
-    ClearGrad,
-    Flip,
-    Forward,
     Op,
-    RequiresGrad,
     StateDict,
-    Step,
-    ZeroGrad,
 )
-from fsdpfuzz.case.operations.forward import calls_below_the_root, most_pending
-from fsdpfuzz.case.optimizer import Optimizer, holds_parameters
+from fsdpfuzz.case.operations.forward import most_pending
+from fsdpfuzz.case.optimizer import Optimizer, goes_through
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -79,67 +73,6 @@ class Lowering:
         self._pending = 0
         self._unreduced = False
 
-    @cached_property
-    def several_pending(self) -> bool:
-        """Whether several losses wait for one backward."""
-        return most_pending(self.a.case) > 1
-
-    @cached_property
-    def has_optimizer(self) -> bool:
-        """Whether anything in the program goes through an optimizer."""
-        used = any(isinstance(op, Step | ZeroGrad) for op in self.a.case.program)
-        return used and holds_parameters(self.a)
-
-    @cached_property
-    def draws_random(self) -> bool:
-        """Whether a forward draws random numbers."""
-        return any(p.node is not None and p.node.draws_random() for p in self.a.places)
-
-    @cached_property
-    def may_lack_backward(self) -> bool:
-        """Whether a loss might not require grad, so that there is nothing to go back through."""
-        a = self.a
-        if isinstance(a.case.inputs, Dense) and a.case.inputs.requires_grad:
-            return False
-        ops = a.case.program
-        changed = {n for op in ops if isinstance(op, RequiresGrad) for n in op.parameters}
-        changed |= {target for target, source in a.source.items() if source in changed}
-        never = a.frozen | changed
-        used = {p.fqn for p in a.parameters if p.used}
-        if never and a.switches:
-            return True  # what is trained may lie in a branch that is not taken
-        return (
-            not used - never
-            or any(c.reentrant for c in a.case.checkpoints)
-            or any(isinstance(op, Flip) for op in ops)
-            or calls_below_the_root(ops)
-        )
-
-    @cached_property
-    def may_lack_grads(self) -> bool:
-        """Whether a parameter may have no gradient after a backward."""
-        a = self.a
-        return (
-            self.may_lack_backward
-            or bool(a.case.frozen)
-            or any(isinstance(op, RequiresGrad | ClearGrad) for op in a.case.program)
-            or bool(a.switches)
-            or any(not p.used for p in a.parameters)
-            or calls_below_the_root(a.case.program)
-        )
-
-    @cached_property
-    def prefixed(self) -> bool:
-        """Whether wrappers put parts into the names of parameters."""
-        wrapped = any(c.kind in ("wrapper", "offload") for c in self.a.case.checkpoints)
-        own = self.a.imported
-        return self.a.fsdp1 or wrapped or (own is not None and own.wrapped)
-
-    @property
-    def unmanaged(self) -> tuple[str, ...]:
-        """Parameters that no unit manages: nobody averages their gradients."""
-        return tuple(sorted(fqn for fqn, owner in self.a.owners.items() if owner is None))
-
     def recipe(self) -> Recipe:
         """Everything, in order."""
         build, shard = build_of(self.a), self._shard(self.a, "shard")
@@ -190,7 +123,7 @@ class Lowering:
         """
         own, asked = self.a.imported, self.a.case.optimizer
         both = own is not None and own.optimizes and asked is not None and asked.name == "own"
-        if own is not None and both and self.has_optimizer:
+        if own is not None and both and goes_through(self._first):
             yield from Wrapping(self.a, None, ()).before()
             made = call(
                 "steps.modules.imported.both", MODEL, Global(own.function("shard")), _DEVICE
@@ -198,9 +131,9 @@ class Lowering:
             yield Do(call=made, into=(MODEL, OPTIMIZER), who="fsdp")
         else:
             yield Do(call=call(f"recipe.{shard}", MODEL), into=(MODEL,))
-        named = call("steps.names.parameters", MODEL, self.prefixed)
+        named = call("steps.names.parameters", MODEL, names_are_prefixed(self.a))
         yield Do(call=named, into=(_NAMED,))
-        if self.has_optimizer:
+        if goes_through(self._first):
             yield from self.new_optimizer(who="reference" if both else "both")
 
     def new_optimizer(self, *, who: Who = "both") -> Iterator[Do]:
@@ -234,7 +167,7 @@ class Lowering:
         if "mem_tracker" in self.a.case.probes and not self._pending:
             yield Do(call=call(".reset_mod_stats", Variable("tracker")))
 
-    def after_forward(self, op: Forward) -> Iterator[Statement]:
+    def after_forward(self, op: Op) -> Iterator[Statement]:
         """What is kept of each forward."""
         self._pending += op.waits
         yield from self._keep
@@ -264,10 +197,10 @@ class Lowering:
             return
         yield from finished(self.a)
         parameters = call(".parameters", MODEL)
-        if self.unmanaged:
-            parameters = call("steps.names.others", _NAMED, literal(self.unmanaged))
-        options: dict[str, Value] = {"lacking": True} if self.may_lack_grads else {}
-        if any(isinstance(op, Flip) for op in self.a.case.program):
+        if self.a.unmanaged:
+            parameters = call("steps.names.others", _NAMED, literal(self.a.unmanaged))
+        options: dict[str, Value] = {"lacking": True} if may_lack_grads(self._first) else {}
+        if any(op.parts_ranks for op in self.a.case.program):
             filled = call("steps.averaging.fill", parameters, _DEVICE)
             yield Do(call=filled, who="averaging")
         averaged = call("steps.averaging.average", parameters, **options)
@@ -334,12 +267,12 @@ class Lowering:
         if own is not None and loads:
             yield Do(call=call(own.function("load"), MODEL, call(".copy", weights)), who="fsdp")
         yield from followed(self.a)
-        if self.several_pending:
+        if most_pending(self._first.case) > 1:
             yield Do(call=Items("list", ()), into=(Variable("pending"),))
         tracked = "mem_tracker" in case.probes
         operations = tuple(self._operations())
         if tracked:
-            optimizer: Value = OPTIMIZER if self.has_optimizer else None
+            optimizer: Value = OPTIMIZER if goes_through(self._first) else None
             tracker = Variable("tracker")
             yield Do(call=call(TRACKER, MODEL, optimizer), into=(tracker,))
             yield With(context=tracker, body=operations)
@@ -358,12 +291,12 @@ class Lowering:
         left = list(enumerate(self.a.case.program))
         while left:
             i, op = left.pop(0)
-            if not (isinstance(op, Forward) and op.waits and not op.sync):
+            if op.reduces or not op.waits:
                 yield self._operation(i, op)
                 continue
             self._unreduced = True
             body = [self._operation(i, op)]
-            while left and not isinstance(op, Backward):
+            while left and not op.gives_gradients:
                 i, op = left.pop(0)
                 body.append(self._operation(i, op))
             self._unreduced = False

@@ -125,7 +125,7 @@ class OptimizerDimension(Dimension):
         if optimizer is None:
             return
         replace = msgspec.structs.replace
-        if not any(op.kind() == "step" for op in case.program):
+        if not any(op.steps_optimizer for op in case.program):
             yield Simpler(replace(case, optimizer=Optimizer()))
         if optimizer.name != "sgd":
             plain = replace(optimizer, name="sgd")
@@ -150,7 +150,7 @@ def has_state_after(a: Anatomy) -> int:
     trained = False
     for i, op, now in a.situations(0):
         trained |= op.waits and any(p.used and now.trained[p.fqn] for p in a.parameters)
-        if _keeps_state(a) and trained and op.kind() == "step":
+        if _keeps_state(a) and trained and op.steps_optimizer:
             return i
     return len(a.case.program)
 
@@ -160,9 +160,15 @@ def _keeps_state(a: Anatomy) -> bool:
     return optimizer is not None and optimizer.keeps_state
 
 
+def goes_through(a: Anatomy) -> bool:
+    """Whether anything in the program goes through the optimizer."""
+    used = any(op.steps_optimizer or op.clears_gradients for op in a.case.program)
+    return used and holds_parameters(a)
+
+
 def makes_steps(a: Anatomy) -> bool:
     """Whether there is an optimizer, and the program steps it."""
-    return holds_parameters(a) and any(op.kind() == "step" for op in a.case.program)
+    return holds_parameters(a) and any(op.steps_optimizer for op in a.case.program)
 
 
 @lru_cache(maxsize=64)
@@ -175,7 +181,7 @@ def unstepped(a: Anatomy) -> frozenset[str]:
     found: set[str] = set()
     state_from = has_state_after(a)
     for i, op, now in a.situations(0):
-        if op.kind() == "step" and i >= state_from:
+        if op.steps_optimizer and i >= state_from:
             stepped |= now.graded.difference(a.case.held_out)
         if not stepped or not (op.saves_optimizer or op.names_state()):
             continue
@@ -203,7 +209,7 @@ def stateless(a: Anatomy) -> frozenset[str]:
             graded |= _given(a.at(i), now, targets)
             targets.clear()
         graded &= now.graded
-        if op.kind() == "step" and _keeps_state(a):
+        if op.steps_optimizer and _keeps_state(a):
             stepped |= graded
         if not op.names_state():
             continue

@@ -11,8 +11,6 @@ import msgspec
 from fsdpfuzz.case.dimension import Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.operations import (
     OPERATIONS,
-    Backward,
-    Forward,
     Op,
     Progress,
 )
@@ -71,7 +69,7 @@ class ProgramDimension(Dimension):
                     yield Simpler(msgspec.structs.replace(case, program=left))
         for i, (op, following) in enumerate(pairwise(program)):
             # One of several losses that wait for the same backward.
-            if all(isinstance(each, Forward) and each.waits for each in (op, following)):
+            if all(each.waits for each in (op, following)):
                 left = program[:i] + program[i + 1 :]
                 yield Simpler(msgspec.structs.replace(case, program=left))
         for kind in OPERATIONS.values():
@@ -83,9 +81,9 @@ def _keeps_partners(program: Sequence[Op], gone: range) -> bool:
     its losses along."""
     losses: list[bool] = []  # of each forward that waits for the next backward, whether it is left
     for i, op in enumerate(program):
-        if isinstance(op, Forward) and op.waits:
+        if op.waits:
             losses.append(i not in gone)
-        elif isinstance(op, Backward):
+        elif op.gives_gradients:
             if any(losses) == (i in gone):
                 return False
             losses.clear()
@@ -97,13 +95,10 @@ def is_orderly(program: Sequence[Op]) -> bool:
     they were reduced."""
     pending, reduced = False, True
     for op in program:
-        match op:
-            case Forward() if op.waits:
-                pending, reduced = True, op.sync
-            case Backward():
-                pending = False
-            case _ if op.needs_reduced and (pending or not reduced):
-                return False
-            case _:
-                pass
+        if op.waits:
+            pending, reduced = True, op.reduces
+        elif op.gives_gradients:
+            pending = False
+        elif op.needs_reduced and (pending or not reduced):
+            return False
     return not pending

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from fsdpfuzz.case.base import Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
+from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.recipe import Do, Value, call
 from fsdpfuzz.errors import CaseError
 
@@ -84,7 +85,7 @@ class ReduceScatterDimension(Dimension):
             raise CaseError("an option of fsdp2 alone", path=at)
         if told == ReduceScatter():
             raise CaseError("leave it out where all is PyTorch's default", path=at)
-        if told.unused and keeps_going(case) and may_lack(a):
+        if told.unused and keeps_going(case) and may_lack_grads(a):
             text = "with a momentum, a parameter goes on moving under gradients of zero"
             raise CaseError(text, path=f"{at}.unused")
 
@@ -114,10 +115,3 @@ def keeps_going(case: CaseSpec) -> bool:
     """Whether the optimizer changes a parameter whose gradient is zero now, and was not."""
     optimizer = case.optimizer
     return optimizer is not None and optimizer.keeps_state
-
-
-def may_lack(a: Anatomy) -> bool:
-    """Whether a trained parameter may have no gradient after a backward."""
-    from fsdpfuzz.case.lowering import Lowering
-
-    return Lowering(a).may_lack_grads

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.modules import Branches, Buffered, Norm, Outputs, Repeat
+from fsdpfuzz.case.tree import MAX_NODES
+from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -151,9 +153,6 @@ class StructureDimension(Dimension):
 
     def check(self, a: Anatomy) -> None:
         """Bounds on the model's size."""
-        from fsdpfuzz.case.tree import MAX_NODES
-        from fsdpfuzz.errors import CaseError
-
         a.case.model.rows_after()
         if len(a.places) > MAX_NODES:
             raise CaseError(

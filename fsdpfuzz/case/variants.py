@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from fsdpfuzz.case.base import Name, ParameterName, Part
-from fsdpfuzz.case.checkpoints import Checkpoint, check_checkpoints
+from fsdpfuzz.case.checkpoints import Checkpoint, CheckpointsDimension, check_checkpoints
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.forward import cut_gradients
@@ -68,10 +68,7 @@ class VariantsDimension(Dimension):
         yield "variants", "+".join(own) or "no"
 
     def check(self, a: Anatomy) -> None:
-        """Each is a sound case."""
-        from fsdpfuzz.case.anatomy import anatomy
-        from fsdpfuzz.case.check import check
-
+        """Each has a name of its own, and comes to the same gradients."""
         names = [v.name for v in a.case.twins]
         for i, variant in enumerate(a.case.twins):
             at = f"$.twins[{i}]"
@@ -83,13 +80,14 @@ class VariantsDimension(Dimension):
                 raise CaseError(
                     "with other gradients the program leaves others of all", path=f"{at}.frozen"
                 )
-            run = anatomy(variant_of(a.case, variant))
+            run = a.of(variant_of(a.case, variant))
             check_checkpoints(run, variant.checkpoints or (), f"{at}.checkpoints")
             _check_gradients(a, run, at)
-            try:
-                check(run.case)
-            except CaseError as error:
-                raise CaseError(error.reason, path=error.path.replace("$", at, 1)) from None
+
+    def cases(self, case: CaseSpec) -> Iterator[tuple[str, CaseSpec]]:
+        """The case as each variant runs it."""
+        for i, variant in enumerate(case.twins):
+            yield f"$.twins[{i}]", variant_of(case, variant)
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """None; one less."""
@@ -119,8 +117,6 @@ def _check_gradients(a: Anatomy, run: Anatomy, at: str) -> None:
 
 def _simpler_variants(case: CaseSpec, variant: Variant) -> Iterator[Variant]:
     """The variant with its own placement of checkpoints made plainer."""
-    from fsdpfuzz.case.checkpoints import CheckpointsDimension
-
     if variant.checkpoints:
         run = variant_of(case, variant)
         for simpler in CheckpointsDimension().simpler(run):

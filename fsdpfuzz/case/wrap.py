@@ -13,6 +13,7 @@ from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.modules import CLASSES, Place, Repeat
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.tree import places_of
 from fsdpfuzz.case.units import OPTIONS, Placement, Precision, Sharding
 from fsdpfuzz.errors import CaseError
 
@@ -163,13 +164,11 @@ def under_other_api(case: CaseSpec, paths: Sequence[str]) -> CaseSpec | None:
     return msgspec.structs.replace(case, plan=Fsdp2Plan(units=second))
 
 
-def check_plan(case: CaseSpec, at: str) -> None:
+def check_plan(a: Anatomy, at: str) -> None:
     """:class:`CaseError` if the case's plan contradicts itself; ``at`` is where it stands."""
-    from fsdpfuzz.case.anatomy import anatomy
-
     for dimension in _of_plans():
         try:
-            dimension.check(anatomy(case))
+            dimension.check(a)
         except CaseError as error:
             raise CaseError(error.reason, path=error.path.replace("$.plan", at, 1)) from None
 
@@ -322,9 +321,8 @@ class WrapDimension(Dimension):
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """The root alone, one unit less, units wrapped by hand; fewer ranks."""
-        from fsdpfuzz.case.anatomy import anatomy
-
-        plan, paths = case.plan, anatomy(case).units
+        plan = case.plan
+        paths = unit_paths(plan, places_of(case.model, case.inputs.width_out()))
         listed = [unit.path for unit in plan.units]
         if isinstance(plan, Fsdp1Plan) and plan.wrap != "nested":
             words = {"custom_policy": "CustomPolicy", "module_classes": "ModuleWrapPolicy"}
@@ -340,32 +338,3 @@ class WrapDimension(Dimension):
                 left = [unit for unit in plan.units if unit.path != path]
                 if any(not unit.path for unit in left) or path:
                     yield Simpler(with_units(case, left))
-
-
-class WorldSizeDimension(Dimension):
-    """The number of ranks."""
-
-    name = "world_size"
-    drawn: ClassVar[bool] = False
-
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """`WrapDimension` names it."""
-        return iter(())
-
-    def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
-        """How many there are."""
-        yield "ranks", str(case.world_size)
-
-    def check(self, a: Anatomy) -> None:
-        """Operations that name ranks say whether they are there."""
-
-    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
-        """Fewer ranks, but more than one."""
-        from fsdpfuzz.case.dimensions import on_ranks
-
-        for size in range(2, case.world_size):
-            yield Simpler(on_ranks(case, size))
-
-    def on_ranks(self, case: CaseSpec, size: int) -> CaseSpec:
-        """Their number."""
-        return msgspec.structs.replace(case, world_size=size)

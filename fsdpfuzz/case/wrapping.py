@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.checkpoints import reference_recomputes
+from fsdpfuzz.case.dimensions import DIMENSIONS
 from fsdpfuzz.case.divide_factor import told
 from fsdpfuzz.case.modules import CLASSES
 from fsdpfuzz.case.paths import depth, join
@@ -90,8 +91,6 @@ class Wrapping:
 
     def _told(self) -> Iterator[Statement]:
         """What units are told once all of them are made."""
-        from fsdpfuzz.case.dimensions import DIMENSIONS
-
         for path in () if self.a.fsdp1 else self.a.roots:
             for dimension in DIMENSIONS:
                 yield from dimension.told(self.a, Inside("model", path) if path else MODEL)
@@ -161,8 +160,7 @@ class Wrapping:
                 continue
             path = unit.path
             if any(
-                c.path == path and c.side == "around" and c.kind in ("wrapper", "offload")
-                for c in self.a.case.checkpoints
+                c.path == path and c.side == "around" and c.wraps for c in self.a.case.checkpoints
             ):
                 path = join(path, "_checkpoint_wrapped_module")
             own = self._overrides(unit, root)

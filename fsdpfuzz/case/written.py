@@ -1,36 +1,25 @@
-"""A training program as its owner writes it down: plain words, each for one or a few operations."""
+"""A training program as its owner writes it down: plain words, each for one or a few operations.
+
+Which words there are, and what each means, the operations say: `OperationBase.program_words`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fsdpfuzz.case.operations import (
-    Backward,
-    Clip,
-    Forward,
-    Mode,
-    Op,
-    Rebuild,
-    StateDict,
-    Step,
-    ZeroGrad,
-)
+from fsdpfuzz.case.operations import OPERATIONS, Op
+from fsdpfuzz.case.operations.base import Listed, Word
 from fsdpfuzz.case.wrap import Plan
 from fsdpfuzz.errors import UsageError
 
-WRITTEN = {
-    "forward_backward": "loss and backward on the next batch; gradients are reduced",
-    "accumulate": "the same, but gradients are left unreduced for the next forward_backward",
-    "clip": "clips gradients to the norm 1, or by clip(model); 'clip 0.1' to 0.1",
-    "step": "optimizer.step()",
-    "zero_grad": "optimizer.zero_grad()",
-    "eval": "a forward in eval mode under no_grad, and back to train mode",
-    "state_dict": "saves a full state dict and loads it into another model",
-    "reload": "saves model and optimizer, makes both anew, loads, and goes on with them",
+_WORDS: dict[str, Word] = {
+    name: word for kind in OPERATIONS.values() for name, word in kind.program_words.items()
 }
-"""The words that ``program()`` of a target may list, and what each does."""
+WRITTEN = {
+    name: word.about for name, word in sorted(_WORDS.items(), key=lambda w: w[1].unreduced is None)
+}
+"""The words that ``program()`` of a target may list, and what each does: first what trains."""
 LONGEST = 64
-_AFTER_REDUCTION = ("clip", "step", "zero_grad", "state_dict", "reload")
 
 
 def written(words: Sequence[str], plan: Plan, *, clips: bool = False) -> tuple[Op, ...]:
@@ -40,57 +29,32 @@ def written(words: Sequence[str], plan: Plan, *, clips: bool = False) -> tuple[O
     list, for an unknown word, and where a gradient is used that is not reduced yet.
     """
     found: list[Op] = []
-    unreduced = False
-    for place, word in enumerate(words):
-        found += _operations(word, place, plan, clips=clips)
-        kind = word.split()[0]
-        if unreduced and kind in _AFTER_REDUCTION:
+    trains = unreduced = False
+    for place, text in enumerate(words):
+        word, argument = _read(text, place)
+        try:
+            found += word.means(Listed(argument, plan, clips))  # type: ignore[arg-type]
+        except UsageError as error:
+            raise UsageError(f"program(): {text!r} at place {place}: {error}") from None
+        if unreduced and word.after_reduction:
             raise UsageError(
-                f"program(): {word!r} at place {place} comes after 'accumulate', whose gradients "
+                f"program(): {text!r} at place {place} comes after 'accumulate', whose gradients "
                 "are not reduced: put 'forward_backward' in between"
             )
-        if kind in ("accumulate", "forward_backward"):
-            unreduced = kind == "accumulate"
-    if not any(isinstance(op, Backward | StateDict) for op in found):
+        trains = trains or word.trains
+        unreduced = unreduced if word.unreduced is None else word.unreduced
+    if not trains:
         raise UsageError("program(): it trains nothing: list 'forward_backward', and 'step'")
     if unreduced:
         raise UsageError("program(): it ends with 'accumulate': end with 'forward_backward'")
     return tuple(found)
 
 
-def _operations(word: str, place: int, plan: Plan, *, clips: bool) -> list[Op]:
-    match word.split():
-        case ["forward_backward"]:
-            return [Forward(), Backward()]
-        case ["accumulate"]:
-            return [Forward(sync=False), Backward()]
-        case ["clip"]:
-            return [Clip(max_norm=1.0, own=clips)]
-        case ["clip", number]:
-            return [Clip(max_norm=_norm(number, place))]
-        case ["step"]:
-            return [Step()]
-        case ["zero_grad"]:
-            return [ZeroGrad()]
-        case ["eval"]:
-            return [Mode(train=False), Forward(grad=False), Mode(train=True)]
-        case ["state_dict"]:
-            return [StateDict()]
-        case ["reload"]:
-            return [Rebuild(plan=plan)]
-        case _:
-            raise UsageError(
-                f"program(): {word!r} at place {place} is none of the words {', '.join(WRITTEN)}"
-            )
-
-
-def _norm(text: str, place: int) -> float:
-    try:
-        norm = float(text)
-    except ValueError:
-        norm = 0.0
-    if not 0.0 < norm <= 1e6:
+def _read(text: str, place: int) -> tuple[Word, str | None]:
+    name, *arguments = text.split() or [""]
+    word = _WORDS.get(name)
+    if word is None or len(arguments) > word.takes_argument:
         raise UsageError(
-            f"program(): 'clip {text}' at place {place}: give a norm above 0 and up to 1000000"
+            f"program(): {text!r} at place {place} is none of the words {', '.join(WRITTEN)}"
         )
-    return norm
+    return word, next(iter(arguments), None)

@@ -15,17 +15,12 @@ from math import prod
 from fsdpfuzz.case import (
     WIDTHS,
     Anatomy,
-    Backward,
-    Flip,
     Forward,
     Fsdp1Unit,
-    Lowering,
     Parameter,
-    RequiresGrad,
-    Step,
-    ZeroGrad,
     called_units,
 )
+from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.units.param_dtype_override import overridden
 from fsdpfuzz.case.units.precision import computed_in, keeps_low_grads, reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
@@ -146,9 +141,9 @@ def settled(a: Anatomy) -> bool:
         if isinstance(op, Forward):
             sharded = False
             synchronised = op.sync and op.grad
-        elif isinstance(op, Backward):
+        elif op.gives_gradients:
             sharded = synchronised
-        elif isinstance(op, Flip | RequiresGrad):
+        elif op.changes_trained:
             return False
         elif op.renews:
             sharded = True
@@ -157,15 +152,15 @@ def settled(a: Anatomy) -> bool:
 
 def grads_known(a: Anatomy) -> bool:
     """Whether every trainable parameter has a gradient at the end of the program, in float32."""
-    if Lowering(a).may_lack_grads or not settled(a):
+    if may_lack_grads(a) or not settled(a):
         return False
     if keeps_low_grads(a.case.plan.units):
         return False  # in param_dtype or, under NO_SHARD, in reduce_dtype
     held = False
     for op in a.case.program:
-        if isinstance(op, Backward):
+        if op.gives_gradients:
             held = True
-        elif op.renews or (isinstance(op, ZeroGrad) and op.set_to_none):
+        elif op.frees_gradients:
             held = False
     return held
 
@@ -174,9 +169,9 @@ def steps_after_backward(a: Anatomy) -> int:
     """Number of optimizer steps with a backward before them."""
     trained, steps = False, 0
     for op in a.case.program:
-        if isinstance(op, Backward):
+        if op.gives_gradients:
             trained = True
-        elif isinstance(op, Step) and trained:
+        elif op.steps_optimizer and trained:
             steps += 1
     return steps
 
@@ -234,7 +229,7 @@ def waiting_bytes(a: Anatomy, op: int, rank: int, *, own: bool = False) -> int |
 
 def _all_there(a: Anatomy) -> bool:
     """Whether a backward leaves a gradient of every parameter, and steps clear all of them."""
-    return not (a.case.held_out or a.split_ties or Lowering(a).may_lack_grads)
+    return not (a.case.held_out or a.split_ties or may_lack_grads(a))
 
 
 def _reduced_before(a: Anatomy, last: int) -> bool:
@@ -243,8 +238,8 @@ def _reduced_before(a: Anatomy, last: int) -> bool:
     for op in a.case.program[:last]:
         if isinstance(op, Forward) and op.waits:
             synchronised = op.sync
-        elif isinstance(op, Backward):
+        elif op.gives_gradients:
             reduced = reduced or synchronised
-        elif op.renews or (isinstance(op, ZeroGrad) and op.set_to_none):
+        elif op.frees_gradients:
             reduced = False
     return reduced

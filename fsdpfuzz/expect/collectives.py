@@ -32,7 +32,6 @@ from itertools import pairwise
 
 from fsdpfuzz.case import (
     Anatomy,
-    Backward,
     Forward,
     Situation,
     identity_units,
@@ -40,8 +39,8 @@ from fsdpfuzz.case import (
     reentrant_scopes,
     within,
 )
-from fsdpfuzz.case.checkpoints import side_of
 from fsdpfuzz.case.operations import Reshard, Unshard
+from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
@@ -113,7 +112,7 @@ class _Follower:
                 if made is None or not begun_in_turn(self._now, made.begun):
                     return
                 yield i, self._forward(op, now, made)
-            elif isinstance(op, Backward):
+            elif op.gives_gradients:
                 if self._changes_dtype(now) or not ended_in_turn(self._now, self._pending.ended):
                     return
                 yield i, self._backward()

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fsdpfuzz.case import Anatomy, Backward, Flip, Forward, Op, Situation, within
+from fsdpfuzz.case import Anatomy, Forward, Op, Situation, within
 from fsdpfuzz.expect.calls import calls_of
 
 
@@ -46,7 +46,7 @@ def parting(a: Anatomy) -> int | None:
     From there on FSDP's collectives may belong to different units, so that results, by its
     own word, may be wrong.
     """
-    if not any(isinstance(op, Flip) for op in a.case.program):
+    if not any(op.parts_ranks for op in a.case.program):
         return None
     ranks = [a.situations(rank) for rank in range(a.case.world_size)]
     step: tuple[tuple[int, Op, Situation], ...]
@@ -65,7 +65,7 @@ def order_error(a: Anatomy) -> int | None:
     op = parting(a)
     if op is None or not _checks(a) or not _has_common_root(a):
         return None
-    if any(isinstance(earlier, Backward) for earlier in a.case.program[:op]):
+    if any(earlier.gives_gradients for earlier in a.case.program[:op]):
         return None
     orders = [_order_at(a, op, rank) for rank in range(a.case.world_size)]
     # A root compares the ranks that it is sharded over.
@@ -112,7 +112,7 @@ def _first_is_told(a: Anatomy, rank: int) -> bool:
                 made = calls_of(a, op, now)
                 waiting = True
                 reached |= made is None or any(c.reached for c in made.units.values())
-        elif isinstance(op, Backward):
+        elif op.gives_gradients:
             if waiting and not reached:
                 return False
             if first and list(dict.fromkeys(recorded)) != list(dict.fromkeys(own)):
@@ -132,7 +132,7 @@ def _deviation(a: Anatomy, rank: int) -> Deviation | None:
                 iteration.units += units
             elif odd := _odd_places(first or (), units):
                 return Deviation(i, len(odd))
-        elif isinstance(op, Backward):
+        elif op.gives_gradients:
             if first is None:
                 first = iteration.units
             elif found := _found(first, iteration):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from fsdpfuzz.case import (
     Anatomy,
-    Backward,
     Forward,
     Situation,
     ever_frozen,
@@ -39,7 +38,7 @@ def backward_reshards(a: Anatomy, rank: int) -> tuple[frozenset[str], ...] | Non
     for i, op, now in a.situations(rank):
         if isinstance(op, Forward) and op.grad:
             _call(a.at(i), op, now, hooked)
-        elif isinstance(op, Backward):
+        elif op.gives_gradients:
             demanded.append(frozenset(path for path, reached in hooked.items() if reached))
             hooked.clear()
     return tuple(demanded)

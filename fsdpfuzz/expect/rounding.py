@@ -5,7 +5,7 @@ Every constant of the comparison stands here once. Invariants use them, and scri
 
 from __future__ import annotations
 
-from fsdpfuzz.case import CaseSpec, Step
+from fsdpfuzz.case import CaseSpec
 
 BASELINE_FACTOR = 16.0
 """FSDP may be this many times as far from float64 as DDP was on the same tensor."""
@@ -109,5 +109,5 @@ def _amplified(case: CaseSpec, op: int) -> float:
     optimizer = case.optimizer
     if optimizer is None or not optimizer.adapts:
         return 0.0
-    steps = sum(isinstance(request, Step) for request in case.program[: op + 1])
+    steps = sum(request.steps_optimizer for request in case.program[: op + 1])
     return steps * optimizer.lr / optimizer.eps

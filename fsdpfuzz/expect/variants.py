@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fsdpfuzz.case import (
     Anatomy,
-    Backward,
     Branches,
     CaseSpec,
     EncoderLayer,
@@ -13,7 +12,6 @@ from fsdpfuzz.case import (
     Residual,
     Transformer,
     Variant,
-    ZeroGrad,
     most_pending,
 )
 
@@ -57,10 +55,10 @@ def _accumulates(case: CaseSpec) -> bool:
     """Whether a backward meets gradients of one before."""
     left = False
     for op in case.program:
-        if isinstance(op, Backward) and left:
+        if op.gives_gradients and left:
             return True
-        if isinstance(op, Backward):
+        if op.gives_gradients:
             left = True
-        elif isinstance(op, ZeroGrad) or op.renews:
+        elif op.clears_gradients or op.renews:
             left = False
     return False

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import msgspec
 
-import fsdpfuzz
 from fsdpfuzz.errors import UsageError, one_line
 
 OLDEST = (3, 11)
@@ -86,7 +85,7 @@ def interpreter_at(path: Path, origin: str = "--python") -> Interpreter:
     who = f"{origin}: {one_line(str(path))!r}, Python {version},"
     if said.version < OLDEST:
         raise UsageError(f"{who} is too old: ranks need {'.'.join(map(str, OLDEST))} or newer")
-    carried = {"fsdpfuzz": _folder(fsdpfuzz.__file__)}
+    carried = {"fsdpfuzz": str(Path(__file__).absolute().parents[1])}
     if said.tag == str(sysconfig.get_config_var("SOABI")):
         carried["msgspec"] = _folder(msgspec.__file__)
     elif "msgspec" not in said.has:

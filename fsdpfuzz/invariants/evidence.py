@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fsdpfuzz.case import EPSILON, Anatomy, Lowering, StateDict, coarsest, within
+from fsdpfuzz.case import EPSILON, Anatomy, StateDict, coarsest, within
+from fsdpfuzz.case.checkpoints import names_are_prefixed
+from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -119,7 +121,7 @@ def shard_evidence(
     kept: Value = call("steps.names.at", NAMED, fqn)
     if model != "model":
         kept = Inside(model, fqn)
-        if Lowering(a).prefixed:
+        if names_are_prefixed(a):
             kept = call(
                 "steps.names.at", call("steps.names.parameters", Variable(model), True), fqn
             )
@@ -129,7 +131,7 @@ def shard_evidence(
         return ShardEvidence((kept,), (HELD,), (), seen, whole, None)
     if not a.fsdp1:
         if grads:
-            lacking = (Lowering(a).may_lack_grads,)
+            lacking = (may_lack_grads(a),)
         seen = call(f"steps.fsdp2.shards.{step}", HELD, *lacking)
         if a.shards(owner) == 1:
             return ShardEvidence((kept,), (HELD,), (), seen, whole, None)
@@ -141,10 +143,8 @@ def shard_evidence(
     orig = bool(getattr(a.options[owner], "use_orig_params", False))
     if grads:
         # An original parameter of which a rank has no element has no gradient there.
-        lacking = (orig or Lowering(a).may_lack_grads,)
-    inside = any(
-        c.kind in ("wrapper", "offload") and within(c.path, owner) for c in a.case.checkpoints
-    )
+        lacking = (orig or may_lack_grads(a),)
+    inside = any(c.wraps and within(c.path, owner) for c in a.case.checkpoints)
     first = Do(
         call=call("steps.fsdp1.shards.info", FLAT if orig else HELD, local, inside), into=(info,)
     )
@@ -159,7 +159,7 @@ def shard_evidence(
 
 def plain_gradient(a: Anatomy, fqn: str, finding: Finding) -> Value:
     """The gradient of a parameter of the plain model, which is there where it is not zero."""
-    if Lowering(a).may_lack_grads and finding.expected in ("", "0"):
+    if may_lack_grads(a) and finding.expected in ("", "0"):
         return call("steps.shards.gradient", Inside("model", fqn), True)
     return Inside("model", f"{fqn}.grad")
 
@@ -189,12 +189,12 @@ def texts(names: tuple[str, ...] | list[str]) -> Items:
 
 def whole_parity(a: Anatomy) -> Evidence:
     """The last loss, and all parameters, or without a step all gradients, at the end."""
-    grads = not any(op.kind() == "step" for op in a.case.program)
+    grads = not any(op.steps_optimizer for op in a.case.program)
     name = "steps.names.gradients" if grads else "steps.names.values"
     step = f"steps.{a.api}.whole.{'gradients' if grads else 'values'}"
     seen: Value = call(step, MODEL, NAMED)
     right: Value = call(name, NAMED)
-    loss = any(op.kind() == "forward" for op in a.case.program)
+    loss = any(op.runs_model for op in a.case.program)
     if loss:
         seen = call("steps.names.with_loss", seen, Variable("loss"))
         right = call("steps.names.with_loss", right, Variable("loss"))

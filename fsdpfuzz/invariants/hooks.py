@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdpfuzz.case import Anatomy, Backward, Forward
+from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.recipe import Do, Global, Items, Value, Variable, call
 from fsdpfuzz.expect import backward_reshards, offload_entries
 from fsdpfuzz.invariants.base import Invariant, subjects, variant_name
@@ -26,7 +26,7 @@ class OffloadEntered(Invariant):
         """The first forward of each variant with another number."""
         if a.imported is not None:
             return  # which modules it calls may depend on the data
-        forwards = [i for i, op in enumerate(a.case.program) if isinstance(op, Forward)]
+        forwards = [i for i, op in enumerate(a.case.program) if op.runs_model]
         told = set()
         for report, subject, run in subjects(a, observation):
             if subject.name in told or not subject.saved_on_cpu:
@@ -54,7 +54,7 @@ class OffloadEntered(Invariant):
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """All entries up to the forward."""
-        forwards = sum(isinstance(op, Forward) for op in a.case.program[: finding.op + 1])
+        forwards = sum(op.runs_model for op in a.case.program[: finding.op + 1])
         ranks = range(a.case.world_size)
         due = [sum(offload_entries(a, rank)[:forwards]) for rank in ranks]
         owner = Global("torch.autograd.graph.save_on_cpu")
@@ -76,7 +76,7 @@ class ReshardCount(Invariant):
 
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """The first backward of each variant with another number."""
-        backwards = [i for i, op in enumerate(a.case.program) if isinstance(op, Backward)]
+        backwards = [i for i, op in enumerate(a.case.program) if op.gives_gradients]
         told = set()
         for report, subject, run in subjects(a, observation):
             due = backward_reshards(run, report.rank)
@@ -112,7 +112,7 @@ class ReshardCount(Invariant):
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """The units of all reshards up to the backward, sorted."""
-        backwards = sum(isinstance(op, Backward) for op in a.case.program[: finding.op + 1])
+        backwards = sum(op.gives_gradients for op in a.case.program[: finding.op + 1])
         due = []
         for rank in range(a.case.world_size):
             each = (backward_reshards(a, rank) or ())[:backwards]

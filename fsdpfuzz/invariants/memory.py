@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
-from fsdpfuzz.case import WIDTHS, Anatomy, Backward
+from fsdpfuzz.case import WIDTHS, Anatomy
 from fsdpfuzz.case.recipe import MODEL, Do, Value, Variable, call
 from fsdpfuzz.expect import (
     grad_bytes,
@@ -254,7 +254,7 @@ def _measured(a: Anatomy, subject: Subject) -> bool:
 
 def _went_back(a: Anatomy, subject: Subject) -> bool:
     """Whether the last backward had anything to go back through; else units may stay whole."""
-    backwards = [i for i, op in enumerate(a.case.program) if isinstance(op, Backward)]
+    backwards = [i for i, op in enumerate(a.case.program) if op.gives_gradients]
     if not backwards or "mem_tracker" in a.case.probes:  # then nothing is looked at on the way
         return True
     return any(state.op == backwards[-1] for state in subject.unit_states)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from fsdpfuzz.case import Anatomy, Backward, Forward, cast_buffer
+from fsdpfuzz.case import Anatomy, cast_buffer
 from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import Do, Inside, Value, Variable, call, dtype
 from fsdpfuzz.expect import parting
@@ -161,7 +161,7 @@ class GradParity(Parity):
         )
 
     def _of_an_input(self, a: Anatomy, finding: Finding) -> Evidence:
-        forwards = [i for i, op in enumerate(a.case.program) if isinstance(op, Forward)]
+        forwards = [i for i, op in enumerate(a.case.program) if op.runs_model]
         number = int(finding.name.partition("[")[2].rstrip("]"))
         before = sum(i < finding.op for i in forwards)
         x: Value = Variable("x")
@@ -214,7 +214,7 @@ class BufferParity(Parity):
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """The buffer that the finding names."""
         # Recomputation calls modules in a backward as well; nothing else changes a buffer.
-        passes = [i for i, op in enumerate(a.case.program) if isinstance(op, Forward | Backward)]
+        passes = [i for i, op in enumerate(a.case.program) if op.runs_model or op.gives_gradients]
         cast, held = cast_buffer(a, finding.name), Inside("model", finding.name)
         return Evidence(
             last=max(passes, default=None),

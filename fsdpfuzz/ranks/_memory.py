@@ -10,7 +10,7 @@ import gc
 
 import torch
 
-from fsdpfuzz.case import Anatomy, Backward, lower
+from fsdpfuzz.case import Anatomy, lower
 from fsdpfuzz.observations import Subject, UnitState
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Execution, Variables
@@ -37,7 +37,7 @@ class _Units:
 
     def after(self, op: int, name: str, variables: Variables) -> None:
         """After each backward."""
-        if isinstance(self._a.case.program[op], Backward) and self.sharded is not None:
+        if self._a.case.program[op].gives_gradients and self.sharded is not None:
             self.states.append(UnitState(op=op, unsharded=self.sharded.unsharded()))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from fsdpfuzz.case import Backward, Forward, Op
+from fsdpfuzz.case import Forward, Op
 from fsdpfuzz.ranks._execute import Variables
 
 
@@ -55,7 +55,7 @@ class Passes:
                     )
                 )
             self.count += 1
-        elif isinstance(request, Backward):
+        elif request.gives_gradients:
             finished, self._pending = self._pending, []
             return finished
         return []

@@ -26,11 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fsdpfuzz.case import (
     Anatomy,
-    Backward,
-    Flip,
     Forward,
     Fsdp1Unit,
-    RequiresGrad,
     StateDict,
     lower,
     most_pending,
@@ -97,7 +94,7 @@ class Recorder:
         if isinstance(request, Forward):
             trace.losses.append(variables["loss"].detach())
             trace.outputs.append(variables["output"].detach())
-        elif isinstance(request, Backward):
+        elif request.gives_gradients:
             for item in finished:
                 trace.input_grads[item.index] = item.input_grad
             if finished[0].synchronised:
@@ -308,7 +305,7 @@ def needs_averaging(a: Anatomy) -> bool:
         all(p.fqn in a.frozen for p in a.parameters)
         or any(c.reentrant for c in case.checkpoints)
         or (recomputes and any(not c.path for c in case.checkpoints if c.recomputes))
-        or any(isinstance(op, RequiresGrad | Flip) for op in case.program)
+        or any(op.changes_trained for op in case.program)
         or any(isinstance(op, Forward) and (op.target or op.drop) for op in case.program)
         or bool(a.switches)
         or None in a.owners.values()

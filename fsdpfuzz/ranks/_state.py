@@ -20,12 +20,11 @@ from torch.distributed.fsdp._common_utils import clean_tensor_name
 from fsdpfuzz.case import (
     EPSILON,
     Anatomy,
-    Lowering,
     StateDict,
-    Step,
     cast_buffer,
     coarsest_buffer,
 )
+from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect import optional_keys, state_keys
 from fsdpfuzz.observations import Comparison, WrongEntry
@@ -107,7 +106,7 @@ class StateWatch:
         if not self._loads:
             return taken
         loaded = variables.pop("loaded")
-        prefixed = Lowering(self._a).prefixed
+        prefixed = names_are_prefixed(self._a)
         other = Sharded(self._a.at(op), loaded, parameters(loaded, prefixed))
         reloaded = self._same(sharded, other, op)
         return Taken(taken.values, taken.wrong, reloaded)
@@ -129,7 +128,7 @@ class StateWatch:
         """
         if taken.values is None:
             return ()
-        trained = any(isinstance(earlier, Step) for earlier in self._a.case.program[:op])
+        trained = any(earlier.steps_optimizer for earlier in self._a.case.program[:op])
         name = coarsest_buffer(self._a)
         coarse = 0.0 if name is None else EPSILON[name]
         params = Batch(

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fsdpfuzz.case import EPSILON, Anatomy, Backward, Forward, StateDict, coarsest, lower
+from fsdpfuzz.case import EPSILON, Anatomy, Forward, StateDict, coarsest, lower
 from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.observations import Comparison, Subject, UnitState
@@ -120,7 +120,7 @@ class Observer:
             if isinstance(request, Forward):
                 self.saved.append(self._counters.saved_on_cpu)
                 self._after_forward(op, index, variables["loss"], variables["output"])
-            elif isinstance(request, Backward):
+            elif request.gives_gradients:
                 self._after_backward(op, finished)
             elif isinstance(request, StateDict):
                 self._after_state_dict(op, variables)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from fsdpfuzz.case import Anatomy, Backward, CaseSpec, Op, Step, anatomy, lower, variants
+from fsdpfuzz.case import Anatomy, CaseSpec, Op, anatomy, lower, variants
 from fsdpfuzz.case.recipe import (
     Do,
     Global,
@@ -368,7 +368,7 @@ def _plan_at(a: Anatomy, finding: Finding) -> Anatomy:
 
 def _trained(program: tuple[Op, ...]) -> tuple[Op, ...]:
     """The program up to the last backward, or step, if there is any: then units are sharded."""
-    ends = [i for i, op in enumerate(program) if isinstance(op, Backward | Step)]
+    ends = [i for i, op in enumerate(program) if op.gives_gradients or op.steps_optimizer]
     return program[: ends[-1] + 1] if ends else program
 
 

@@ -10,7 +10,6 @@ from fsdpfuzz.case import (
     Anatomy,
     Op,
     Place,
-    Step,
     Unit,
     Variant,
     anatomy,
@@ -113,7 +112,7 @@ def _chunks(program: Sequence[Op]) -> Iterator[list[Op]]:
     chunk: list[Op] = []
     for op in program:
         chunk.append(op)
-        if isinstance(op, Step):
+        if op.steps_optimizer:
             yield chunk
             chunk = []
     if chunk:

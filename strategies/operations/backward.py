@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Backward, Op
+from fsdpfuzz.case import Op
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -15,6 +15,6 @@ def after_reductions(ops: list[Op]) -> list[int]:
     found, synchronised = [], True
     for i, op in enumerate(ops):
         synchronised = getattr(op, "sync", synchronised)
-        if isinstance(op, Backward) and synchronised:
+        if op.gives_gradients and synchronised:
             found.append(i + 1)
     return found[::-1]

@@ -19,5 +19,5 @@ def gaps_after_a_step(program: Program) -> list[list[Op]]:
     return [
         gap
         for gap, before in zip(program.gaps[1:], program.iterations, strict=True)
-        if any(isinstance(op, Step) for op in before)
+        if any(op.steps_optimizer for op in before)
     ]

@@ -19,6 +19,8 @@ class Import:
     line: int
     at_start: bool
     """Whether it happens when the importer is imported: not in a function, not for typing."""
+    for_types: bool
+    """Whether it never happens: it is there for the type checker alone."""
 
 
 def sources(repository: Path = REPOSITORY) -> dict[str, Path]:
@@ -41,21 +43,23 @@ def imports(modules: dict[str, Path]) -> Iterator[Import]:
     for importer, path in modules.items():
         tree = ast.parse(path.read_text(), str(path))
         package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
-        for node, at_start in _walk(tree, at_start=True):
+        for node, at_start, for_types in _walk(tree):
             for target in _targets(node, package, modules):
-                yield Import(importer, target, node.lineno, at_start)
+                yield Import(importer, target, node.lineno, at_start, for_types)
 
 
-def _walk(node: ast.AST, *, at_start: bool) -> Iterator[tuple[ast.stmt, bool]]:
+def _walk(
+    node: ast.AST, *, at_start: bool = True, for_types: bool = False
+) -> Iterator[tuple[ast.stmt, bool, bool]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
-            yield child, at_start
+            yield child, at_start, for_types
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            yield from _walk(ast.Module(child.body, []), at_start=False)
-            yield from _walk(ast.Module(child.orelse, []), at_start=at_start)
+            yield from _walk(ast.Module(child.body, []), at_start=False, for_types=True)
+            yield from _walk(ast.Module(child.orelse, []), at_start=at_start, for_types=for_types)
         else:
             later = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from _walk(child, at_start=at_start and not later)
+            yield from _walk(child, at_start=at_start and not later, for_types=for_types)
 
 
 def _targets(node: ast.stmt, package: str, modules: dict[str, Path]) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.dimension import Simpler
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.lacking import may_lack_backward
+from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.operations.forward import Forward, most_pending
 from fsdpfuzz.case.recipe import Do, Statement, Variable, call
 from fsdpfuzz.errors import CaseError
 
@@ -21,6 +23,20 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
     """Backward of all pending losses."""
 
     gives_gradients: ClassVar[bool] = True
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "forward_backward": Word(
+            about="loss and backward on the next batch; gradients are reduced",
+            means=lambda _: (Forward(), Backward()),
+            trains=True,
+            unreduced=False,
+        ),
+        "accumulate": Word(
+            about="the same, but gradients are left unreduced for the next forward_backward",
+            means=lambda _: (Forward(sync=False), Backward()),
+            trains=True,
+            unreduced=True,
+        ),
+    }
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """A forward has to wait for it."""
@@ -33,12 +49,12 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """The sum of the losses, its backward, and what stands for FSDP in the plain model."""
         loss = Variable("loss")
-        if lowering.several_pending:
+        if most_pending(lowering.a.case) > 1:
             pending = Variable("pending")
             yield Do(call=call("steps.backward.total", pending), into=(loss,))
             yield Do(call=call(".clear", pending))
         yield from lowering.before_backward()
-        if lowering.may_lack_backward:
+        if may_lack_backward(lowering.a):
             yield Do(call=call("steps.backward.if_required", loss))
         else:
             yield Do(call=call(".backward", loss))

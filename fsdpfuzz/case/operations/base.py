@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -31,6 +31,35 @@ class Progress:
     """Whether no parameter has a gradient."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A word where ``program()`` of a target lists it."""
+
+    argument: str | None
+    """What stands behind it."""
+    plan: Plan
+    """How the model is wrapped."""
+    clips: bool
+    """Whether the target has ``clip(model)``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """A word that ``program()`` of a target may list; see `fsdpfuzz.case.written`."""
+
+    about: str
+    """What it does, for the target's author."""
+    means: Callable[[Listed], tuple[OperationBase, ...]]
+    """The operations. :class:`UsageError` for an argument that it cannot have."""
+    takes_argument: bool = False
+    trains: bool = False
+    """Whether a program of it alone shows anything of FSDP."""
+    unreduced: bool | None = None
+    """Whether it leaves gradients unreduced, or reduces them; None leaves them as they are."""
+    after_reduction: bool = False
+    """Whether what it does to gradients needs them reduced."""
+
+
 class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Base of all operations. FSDP and the reference run them alike."""
 
@@ -42,12 +71,22 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether FSDP's model is a new one afterwards: sharded, and without gradients."""
     casts_buffers: ClassVar[bool] = False
     """Whether FSDP's root, if it has not run before, casts its buffers to their dtype for it."""
+    runs_model: ClassVar[bool] = False
+    """Whether it calls the model, or a module of it."""
     needs_reduced: ClassVar[bool] = False
     """Whether it goes after a backward only if that has reduced the gradients."""
     joins_gradients: ClassVar[bool] = False
     """Whether what it leaves of one gradient depends on the others."""
     gives_gradients: ClassVar[bool] = False
     """Whether it goes back through the forwards that wait for it."""
+    clears_gradients: ClassVar[bool] = False
+    """Whether each gradient is gone, or zero, after it."""
+    steps_optimizer: ClassVar[bool] = False
+    """Whether it is a step of the optimizer."""
+    parts_ranks: ClassVar[bool] = False
+    """Whether ranks may go different ways from then on."""
+    changes_trained: ClassVar[bool] = False
+    """Whether other parameters are trained from then on."""
     drops_gradients: ClassVar[bool] = False
     """Whether a step after it may leave out some parameters that require grad."""
     saves_optimizer: ClassVar[bool] = False
@@ -57,11 +96,23 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     results: ClassVar[tuple[str, ...]] = ()
     """Variables that it gives, compared with the reference's: a whole tensor, or whole tensors by
     parameter, or for each parameter some by name. What a rank lacks is missing, but for None."""
+    program_words: ClassVar[Mapping[str, Word]] = {}
+    """The words of a written program that mean it, alone or with operations before it."""
 
     @property
     def waits(self) -> bool:
         """Whether it gives a loss that waits for a backward."""
         return False
+
+    @property
+    def reduces(self) -> bool:
+        """Whether gradients of its loss are reduced in the backward that it waits for."""
+        return True
+
+    @property
+    def frees_gradients(self) -> bool:
+        """Whether no parameter of FSDP's model has a gradient after it."""
+        return self.renews
 
     @classmethod
     def kind(cls) -> str:

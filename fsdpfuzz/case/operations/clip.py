@@ -10,9 +10,10 @@ from msgspec import Meta
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.lacking import may_lack_grads
+from fsdpfuzz.case.operations.base import Listed, OperationBase, Progress, Word
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Statement, Value, Variable, call
-from fsdpfuzz.errors import CaseError
+from fsdpfuzz.errors import CaseError, UsageError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
 TOTAL_NORM = "total_norm"
 _UTILITY = "torch.nn.utils.clip_grad_norm_"
 _TYPES = ("2", "1", "inf", "1 and 2", "inf and other")
+_MOST = 1e6
+
+
+def _written(listed: Listed) -> tuple[Clip]:
+    if listed.argument is None:
+        return (Clip(max_norm=1.0, own=listed.clips),)
+    try:
+        norm = float(listed.argument)
+    except ValueError:
+        norm = 0.0
+    if not 0.0 < norm <= _MOST:
+        raise UsageError(f"give a norm above 0 and up to {_MOST:.0f}")
+    return (Clip(max_norm=norm),)
 
 
 class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
@@ -58,12 +72,20 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
             apis=("fsdp2",),
         ),
     }
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "clip": Word(
+            about="clips gradients to the norm 1, or by clip(model); 'clip 0.1' to 0.1",
+            means=_written,
+            takes_argument=True,
+            after_reduction=True,
+        )
+    }
     needs_reduced: ClassVar[bool] = True
     joins_gradients: ClassVar[bool] = True
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("grad",)
     results: ClassVar[tuple[str, ...]] = (TOTAL_NORM,)
 
-    max_norm: Annotated[float, Meta(gt=0.0, le=1e6)]
+    max_norm: Annotated[float, Meta(gt=0.0, le=_MOST)]
     norm_type: Literal[1, 2, "inf"] = 2
     error_if_nonfinite: bool = False
     own: bool = False
@@ -105,7 +127,7 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
             options["error_if_nonfinite"] = True
         both = call(_UTILITY, call(".parameters", MODEL), self.max_norm, **options)
         yield Do(call=both, into=(norm,))
-        lacking = lowering.may_lack_grads or not lowering.reduced
+        lacking = may_lack_grads(lowering.a) or not lowering.reduced
         yield Do(call=call("steps.clip.whole", norm, lacking), into=(norm,), who="fsdp")
 
     def words(self) -> str:

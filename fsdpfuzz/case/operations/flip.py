@@ -33,6 +33,8 @@ class Flip(OperationBase, tag="flip", frozen=True, kw_only=True):
             values=("no", "some", "all"),
         )
     }
+    parts_ranks: ClassVar[bool] = True
+    changes_trained: ClassVar[bool] = True
 
     path: ModulePath
     ranks: tuple[Rank, ...]

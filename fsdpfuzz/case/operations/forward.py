@@ -12,7 +12,8 @@ from fsdpfuzz.case.base import ModulePath, Rank, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.loss import loss_of
 from fsdpfuzz.case.names import check_names
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Sum, Variable, With, call
 from fsdpfuzz.case.units.precision import computed_in
@@ -30,6 +31,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
     ``sync=False`` is gradient accumulation without communication (``no_sync``).
     """
 
+    runs_model: ClassVar[bool] = True
     casts_buffers: ClassVar[bool] = True
     features: ClassVar[Mapping[str, Feature]] = {
         "accumulation": Feature(
@@ -56,6 +58,12 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             excludes={"1": {"pending": ("2+",)}},
         ),
     }
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "eval": Word(
+            about="a forward in eval mode under no_grad, and back to train mode",
+            means=lambda _: (Mode(train=False), Forward(grad=False), Mode(train=True)),
+        )
+    }
 
     sync: bool = True
     grad: bool = True
@@ -70,6 +78,11 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
     def waits(self) -> bool:
         """Whether it gives a loss that waits for a backward."""
         return self.grad and not self.drop
+
+    @property
+    def reduces(self) -> bool:
+        """With ``sync``."""
+        return self.sync
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """The target takes the inputs; forwards before one backward agree on ``sync``."""
@@ -97,7 +110,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         x, output, loss = Variable("x"), Variable("output"), Variable("loss")
         yield from lowering.before_forward()
         yield Do(call=a.case.inputs.drawn(a, index), into=(x,))
-        if lowering.draws_random:
+        if a.draws_random:
             yield Do(call=call("torch.manual_seed", Sum(a.case.seed, index)))
         module = Inside("model", self.target) if self.target else MODEL
         run: list[Statement] = [
@@ -112,7 +125,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         else:
             yield With(context=call("torch.no_grad"), body=tuple(run))
         yield from lowering.after_forward(self)
-        if lowering.several_pending and self.waits:
+        if most_pending(a.case) > 1 and self.waits:
             yield Do(call=call(".append", Variable("pending"), loss))
 
     def words(self) -> str:
@@ -204,7 +217,7 @@ def pending_before(program: Iterable[OperationBase]) -> Iterator[bool]:
     pending = False
     for op in program:
         yield pending
-        pending = op.waits or (pending and not op.renews and op.kind() != "backward")
+        pending = op.waits or (pending and not op.renews and not op.gives_gradients)
 
 
 def most_pending(case: CaseSpec) -> int:
@@ -220,7 +233,7 @@ def most_recorded(case: CaseSpec) -> int:
 def _most(case: CaseSpec, counts: Callable[[Forward], bool]) -> int:
     number = most = 0
     for op in case.program:
-        if op.kind() == "backward" or op.renews:
+        if op.gives_gradients or op.renews:
             number = 0
         elif isinstance(op, Forward) and counts(op):
             number += 1
@@ -233,9 +246,9 @@ def _accumulation(case: CaseSpec) -> str:
         return "no_sync"
     backwards = 0
     for op in case.program:
-        if op.kind() == "backward":
+        if op.gives_gradients:
             backwards += 1
-        elif op.kind() == "zero_grad" or op.renews:
+        elif op.clears_gradients or op.renews:
             backwards = 0
         if backwards > 1:
             return "sync"
@@ -249,10 +262,10 @@ def reduced_again(a: Anatomy) -> frozenset[str]:
     found: set[str] = set()
     sync = True
     for i, op, now in a.situations(0):
-        reduced = set() if op.kind() == "zero_grad" else reduced & now.graded
+        reduced = set() if op.clears_gradients else reduced & now.graded
         if isinstance(op, Forward) and op.waits:
             sync = op.sync
-        elif op.kind() == "backward":
+        elif op.gives_gradients:
             trained = {p.fqn for p in a.distinct if now.trained[p.fqn]}
             found |= {owner for n in reduced & trained if (owner := a.at(i).owners[n]) is not None}
             reduced |= trained if sync else set()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from fsdpfuzz.case.base import ParameterName, on
+from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.case.dimension import ON, Feature, Rejection, Simpler
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
@@ -99,7 +100,7 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         own = call(
             f"steps.full_params.{'summoned' if a.fsdp1 else 'unsharded'}",
             MODEL,
-            lowering.prefixed,
+            names_are_prefixed(lowering.a),
             *written,
             **options,
         )

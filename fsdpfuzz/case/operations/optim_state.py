@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
+from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.forward import (
     calls_below_the_root,
@@ -245,7 +246,7 @@ def _may_be_whole(lowering: Lowering) -> bool:
     a = lowering.a
     if a.fsdp1:
         return False
-    return told_to_reshard(a) or leaves_units_whole(a.case.program) or lowering.may_lack_grads
+    return told_to_reshard(a) or leaves_units_whole(a.case.program) or may_lack_grads(lowering.a)
 
 
 def may_lack_state(a: Anatomy) -> bool:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from fsdpfuzz.case.dimension import Feature, Simpler
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.wrap import Plan, check_plan, simpler_plans
 from fsdpfuzz.errors import CaseError
@@ -42,6 +43,13 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
             values=("whole", "part"),
         ),
     }
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "reload": Word(
+            about="saves model and optimizer, makes both anew, loads, and goes on with them",
+            means=lambda listed: (Rebuild(plan=listed.plan),),
+            after_reduction=True,
+        )
+    }
     wraps: ClassVar[bool] = True
     renews: ClassVar[bool] = True
 
@@ -63,13 +71,13 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         for place in a.places:
             if place.node is not None and place.node.loses_state():
                 raise CaseError(f"{place.path!r} updates a buffer that is not saved", path=f"{at}")
-        check_plan(msgspec.structs.replace(case, plan=self.plan), f"{at}.plan")
+        check_plan(a.of(msgspec.structs.replace(case, plan=self.plan)), f"{at}.plan")
         progress.cleared = True
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """Save, make anew, load; what the plain model has of gradients goes, too."""
         folder = Variable("folder")
-        optimizer: Value = OPTIMIZER if lowering.has_optimizer else None
+        optimizer: Value = OPTIMIZER if goes_through(lowering.a) else None
         device = Variable("device")
         saved = call("steps.rebuild.save", MODEL, optimizer, device)
         yield Do(call=saved, into=(folder,), who="fsdp")
@@ -93,12 +101,10 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
 
         The new model is wrapped first and frozen as the old one was then.
         """
-        from fsdpfuzz.case.anatomy import anatomy
-
         now.graded.clear()
         changed = tuple(now.changed(a.frozen))
         now.trained = {fqn: fqn not in a.frozen for fqn in now.trained}
-        now.wrapped(anatomy(msgspec.structs.replace(a.case, plan=self.plan)))
+        now.wrapped(a.of(msgspec.structs.replace(a.case, plan=self.plan)))
         for value, names in changed:
             now.require(names, value)
 
@@ -135,16 +141,14 @@ def _saves_a_part(a: Anatomy) -> bool:
     stepped: set[str] = set()
     for _, op, now in a.situations(0):
         trained = {name for name, on in now.trained.items() if on}
-        match op.kind():
-            case "backward":
-                went_back |= trained & used
-            case "clear_grad":
-                went_back -= set(getattr(op, "parameters", ()))
-            case "step":
-                stepped |= went_back
-            case "rebuild":
-                if went_back and not stepped.issuperset(trained):
-                    return True
+        if op.gives_gradients:
+            went_back |= trained & used
+        elif op.drops_gradients:
+            went_back -= set(getattr(op, "parameters", ()))
+        elif op.steps_optimizer:
+            stepped |= went_back
+        elif isinstance(op, Rebuild) and went_back and not stepped.issuperset(trained):
+            return True
     return False
 
 
@@ -156,11 +160,10 @@ def loaded_frozen(a: Anatomy) -> frozenset[str]:
     found: set[str] = set()
     for _, op, now in a.situations(0):
         trained = {fqn for fqn in now.trained if now.requires_grad(fqn)}
-        match op.kind():
-            case "backward":
-                went_back |= trained
-            case "step":
-                stepped |= went_back.difference(a.case.held_out)
+        if op.gives_gradients:
+            went_back |= trained
+        elif op.steps_optimizer:
+            stepped |= went_back.difference(a.case.held_out)
         if op.names_state():
             found |= stepped - trained
     return frozenset(found)

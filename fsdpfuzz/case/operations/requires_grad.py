@@ -10,7 +10,8 @@ from fsdpfuzz.case.base import ParameterName
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.operations.flip import Flip
+from fsdpfuzz.case.operations.forward import Forward
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Statement
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class RequiresGrad(OperationBase, tag="requires_grad", frozen=True, kw_only=True
             values=("no", "yes", "after lone forward"),
         )
     }
+    changes_trained: ClassVar[bool] = True
 
     parameters: tuple[ParameterName, ...]
     value: bool
@@ -58,7 +60,7 @@ class RequiresGrad(OperationBase, tag="requires_grad", frozen=True, kw_only=True
     @classmethod
     def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Whether and when it changes."""
-        changes = any(isinstance(op, Flip | RequiresGrad) for op in a.case.program)
+        changes = any(op.changes_trained for op in a.case.program)
         lone = changes and changes_after_lone_forward(a)
         yield "refrozen", ("after lone forward" if lone else "yes") if changes else "no"
 
@@ -74,10 +76,6 @@ def changes_after_lone_forward(a: Anatomy) -> bool:
     What its latest forward left behind, whole parameters or hooks, belongs to the time
     before. No backward reaches a unit whose output does not require grad.
     """
-    from fsdpfuzz.case.operations.backward import Backward
-    from fsdpfuzz.case.operations.forward import Forward
-    from fsdpfuzz.case.paths import within
-
     lone: set[str] = set()
     reached: set[str] = set()
     for _, op, now in a.situations(0):
@@ -97,10 +95,10 @@ def changes_after_lone_forward(a: Anatomy) -> bool:
                 )
         elif op.renews:
             lone.clear()
-        elif isinstance(op, Backward):
+        elif op.gives_gradients:
             lone -= reached
             reached.clear()
-        elif lone and isinstance(op, RequiresGrad | Flip):
+        elif lone and op.changes_trained:
             return True
     return False
 
@@ -111,8 +109,6 @@ def frozen_with_gradient(a: Anatomy) -> Mapping[str, str]:
 
     By the name of a tie's source: ``unfrozen`` if a later forward finds it so, else ``on``.
     """
-    from fsdpfuzz.case.operations.forward import Forward
-
     names = [p.fqn for p in a.distinct]
     found: dict[str, str] = {}
     for rank in range(a.case.world_size) if a.switches else range(1):

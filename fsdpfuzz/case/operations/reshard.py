@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import ModulePath
-from fsdpfuzz.case.checkpoints import unit_module
 from fsdpfuzz.case.dimension import Feature, one
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.forward import pending_before
 from fsdpfuzz.case.recipe import Do, Statement, call
+from fsdpfuzz.case.sides import unit_module
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:

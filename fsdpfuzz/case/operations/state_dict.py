@@ -9,7 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.wrap import Fsdp2Plan
 from fsdpfuzz.errors import CaseError
@@ -46,8 +46,15 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         ),
     }
 
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "state_dict": Word(
+            about="saves a full state dict and loads it into another model",
+            means=lambda _: (StateDict(),),
+            trains=True,
+            after_reduction=True,
+        )
+    }
     wraps: ClassVar[bool] = True
-
     casts_buffers: ClassVar[bool] = True
     needs_reduced: ClassVar[bool] = True
 

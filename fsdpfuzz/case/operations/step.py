@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.dimension import Feature
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.recipe import OPTIMIZER, Do, Statement, call
 from fsdpfuzz.errors import CaseError
 
@@ -27,6 +28,10 @@ class Step(OperationBase, tag="step", frozen=True, kw_only=True):
         )
     }
     needs_reduced: ClassVar[bool] = True
+    steps_optimizer: ClassVar[bool] = True
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "step": Word(about="optimizer.step()", means=lambda _: (Step(),), after_reduction=True)
+    }
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("param",)
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
@@ -36,7 +41,7 @@ class Step(OperationBase, tag="step", frozen=True, kw_only=True):
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """The optimizer's own."""
-        if lowering.has_optimizer:
+        if goes_through(lowering.a):
             yield Do(call=call(".step", OPTIMIZER))
 
     def words(self) -> str:

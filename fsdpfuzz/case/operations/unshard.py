@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from fsdpfuzz.case.base import ModulePath
-from fsdpfuzz.case.checkpoints import unit_module
 from fsdpfuzz.case.dimension import Feature, Simpler, one
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.recipe import Do, Statement, Variable, call
+from fsdpfuzz.case.sides import unit_module
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:

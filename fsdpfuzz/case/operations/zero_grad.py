@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from fsdpfuzz.case.dimension import Feature, Simpler, one
-from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, call
 
 if TYPE_CHECKING:
@@ -28,8 +29,22 @@ class ZeroGrad(OperationBase, tag="zero_grad", frozen=True, kw_only=True):
             values=("none", "zero", "mixed", "never"),
         )
     }
+    program_words: ClassVar[Mapping[str, Word]] = {
+        "zero_grad": Word(
+            about="optimizer.zero_grad()",
+            means=lambda _: (ZeroGrad(),),
+            after_reduction=True,
+        )
+    }
+
+    clears_gradients: ClassVar[bool] = True
 
     set_to_none: bool = True
+
+    @property
+    def frees_gradients(self) -> bool:
+        """With ``set_to_none``."""
+        return self.set_to_none
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """It goes anywhere."""
@@ -37,7 +52,7 @@ class ZeroGrad(OperationBase, tag="zero_grad", frozen=True, kw_only=True):
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """As a user does: on the optimizer if there is one."""
-        owner = OPTIMIZER if lowering.has_optimizer else MODEL
+        owner = OPTIMIZER if goes_through(lowering.a) else MODEL
         options: dict[str, Value] = {} if self.set_to_none else {"set_to_none": False}
         yield Do(call=call(".zero_grad", owner, **options))
         lowering.reduced = False

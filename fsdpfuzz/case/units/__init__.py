@@ -22,6 +22,7 @@ from fsdpfuzz.case.units.sharding import Sharding, ShardingOption
 from fsdpfuzz.case.units.use_orig_params import UseOrigParams
 
 if TYPE_CHECKING:
+    from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Unit
 
 OPTIONS: tuple[Option, ...] = (
@@ -49,4 +50,17 @@ def options_read(kind: type[Unit], told: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-__all__ = ["OPTIONS", "Option", "Placement", "Precision", "Sharding", "options_read"]
+def options_configured(kind: type[Unit], config: Configuration) -> dict[str, Any]:
+    """The fields of all units under a configuration; see `Option.configured`."""
+    return {o.name: o.configured(kind, config) for o in OPTIONS if o.name in kind.__struct_fields__}
+
+
+__all__ = [
+    "OPTIONS",
+    "Option",
+    "Placement",
+    "Precision",
+    "Sharding",
+    "options_configured",
+    "options_read",
+]

@@ -10,19 +10,32 @@ from fsdpfuzz.case.recipe import Global, Value
 from fsdpfuzz.case.units.base import Option
 
 if TYPE_CHECKING:
+    from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Unit
+
+_CONFIGURED = {
+    "BACKWARD_PRE": "BACKWARD_PRE",
+    "BACKWARD_POST": "BACKWARD_POST",
+    "NO_PREFETCH": None,
+}
+"""By accelerate's names."""
 
 
 class BackwardPrefetch(Option):
     """When the next unit's parameters are gathered in backward."""
 
     name = "backward_prefetch"
+    configured_by: ClassVar[tuple[str, ...]] = ("fsdp_backward_prefetch",)
     feature: ClassVar[Feature] = Feature(
         about="BACKWARD_PRE, BACKWARD_POST, off, mixed (fsdp1 only)",
         group="Sharding",
         values=("BACKWARD_PRE", "BACKWARD_POST", "off", "mixed"),
         apis=("fsdp1",),
     )
+
+    def configured(self, kind: type[Unit], config: Configuration) -> Any:
+        """Off, unless it says otherwise: unlike PyTorch."""
+        return config.one_of(self.configured_by[0], _CONFIGURED, "NO_PREFETCH")
 
     def text(self, value: Any) -> str:
         """The name, or ``off``."""

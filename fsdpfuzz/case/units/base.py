@@ -15,6 +15,7 @@ from fsdpfuzz.case.recipe import Value
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
+    from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Unit
 
 
@@ -26,6 +27,8 @@ class Option(Dimension):
     """Whether its argument names modules, and so is made before anything is wrapped."""
     free: ClassVar[bool] = True
     """Whether what is computed is the same with any value, up to rounding."""
+    configured_by: ClassVar[tuple[str, ...]] = ()
+    """The names in ``fsdp_config`` of accelerate that `configured` reads."""
     by_policy: ClassVar[bool] = True
     """Whether a policy can give it to one unit alone; else all units get the root's."""
 
@@ -52,6 +55,13 @@ class Option(Dimension):
         they lie on the CPU, and dtypes by what they are for.
         """
         return None
+
+    def configured(self, kind: type[Unit], config: Configuration) -> Any:
+        """The value that all units have under a configuration of accelerate.
+
+        :class:`UsageError`, with the file and the name, for what it cannot be.
+        """
+        return default_of(kind, self.name)
 
     def words(self, value: Any) -> str:
         """A value that is not the default, as `explain` says it."""

@@ -12,6 +12,7 @@ from fsdpfuzz.case.units.base import Option, anywhere
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Unit
 
 
@@ -19,6 +20,7 @@ class CpuOffload(Option):
     """Whether a unit's shards live on the CPU."""
 
     name = "cpu_offload"
+    configured_by: ClassVar[tuple[str, ...]] = ("fsdp_offload_params",)
     free: ClassVar[bool] = False
     feature: ClassVar[Feature] = Feature(
         about="on when any unit offloads parameters", group="Sharding", values=ON
@@ -27,6 +29,10 @@ class CpuOffload(Option):
     def read(self, told: Mapping[str, Any]) -> Any:
         """Where they lie."""
         return told["on_cpu"]
+
+    def configured(self, kind: type[Unit], config: Configuration) -> Any:
+        """Off, unless it says otherwise."""
+        return config.flag(self.configured_by[0], default=False)
 
     def text(self, value: Any) -> str:
         """``on`` or ``off``."""

@@ -11,6 +11,7 @@ from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.case.units.base import Option
 
 if TYPE_CHECKING:
+    from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Unit
 
 
@@ -18,12 +19,17 @@ class ForwardPrefetch(Option):
     """Whether the next unit's parameters are gathered early in forward."""
 
     name = "forward_prefetch"
+    configured_by: ClassVar[tuple[str, ...]] = ("fsdp_forward_prefetch",)
     feature: ClassVar[Feature] = Feature(
         about="on, off, mixed (fsdp1 only)",
         group="Sharding",
         values=("off", "on", "mixed"),
         apis=("fsdp1",),
     )
+
+    def configured(self, kind: type[Unit], config: Configuration) -> Any:
+        """Off, unless it says otherwise."""
+        return config.flag(self.configured_by[0], default=False)
 
     def text(self, value: Any) -> str:
         """``on`` or ``off``."""

@@ -17,6 +17,7 @@ from fsdpfuzz.errors import CaseError
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
+    from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Plan, Unit
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -98,6 +99,13 @@ _TOLD = {
 }
 """By field: PyTorch's name."""
 _DEFAULTS = {name: default_of(Precision, name) for name in _TOLD}
+_MIXED: Mapping[str, Dtype | None] = {
+    "no": None,
+    "false": None,  # which YAML reads where `no` is not quoted
+    "bf16": "bfloat16",
+    "fp16": "float16",
+}
+"""By accelerate's names."""
 
 
 class PrecisionOption(Option):
@@ -141,7 +149,7 @@ class PrecisionOption(Option):
             words = f"{a.api} does so by itself: leave it out"
             raise CaseError(words, path=f"{at}.cast_inputs")
         optimizer = a.case.optimizer
-        steps = any(op.kind() == "step" for op in a.case.program) and optimizer is not None
+        steps = any(op.steps_optimizer for op in a.case.program) and optimizer is not None
         alone = optimizer is not None and optimizer.name == "sgd" and optimizer.foreach is False
         if precision.keep_low_grads and steps and not alone:
             words = "gradients of a lower dtype go with sgd and foreach=False"
@@ -160,6 +168,29 @@ class PrecisionOption(Option):
             )
             if units != case.plan.units:
                 yield Simpler(replace(case, plan=replace(case.plan, units=units)), _TOLD[field])
+
+    def configured(self, kind: type[Unit], config: Configuration) -> Precision | None:
+        """``mixed_precision``, where the model runs in it and FSDP does what autocast does."""
+        asked = config.top.get("mixed_precision", "no").lower()
+        if asked not in _MIXED:
+            raise config.wrong("mixed_precision", "no, bf16 or fp16")
+        dtype, model = _MIXED[asked], config.model
+        if dtype is None:
+            return None
+        if dtype not in model.computes_in:
+            config.note(
+                f"mixed_precision: {asked}: your model does not run in {dtype}, or rounding "
+                "decides what comes out, so it is trained in float32"
+            )
+            return None
+        buffers = any(module.buffers for module in model.modules)
+        if buffers and config.api == "fsdp2":
+            config.note(
+                f"mixed_precision: {asked}: fully_shard leaves buffers in float32, which "
+                "accelerate's autocast makes up for; it is trained in float32 here"
+            )
+            return None
+        return Precision(param=dtype, reduce=dtype, buffer=dtype if buffers else None)
 
     def text(self, value: Any) -> str:
         """``on`` for any policy."""

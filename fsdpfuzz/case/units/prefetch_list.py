@@ -9,6 +9,7 @@ from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Do, Inside, Items, Value, call
+from fsdpfuzz.case.sides import unit_module
 from fsdpfuzz.case.units.listing import Listing, shown
 from fsdpfuzz.errors import CaseError
 
@@ -42,8 +43,6 @@ class PrefetchList(Listing):
 
     def told(self, a: Anatomy, root: Value) -> Iterator[Do]:
         """Each unit under ``root`` that names any."""
-        from fsdpfuzz.case.checkpoints import unit_module
-
         top = root.path if isinstance(root, Inside) else ""
         for path, unit in a.options.items():
             named = getattr(unit, self.name, ())

@@ -14,6 +14,7 @@ from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Unit
 
 
@@ -29,6 +30,7 @@ class ReshardAfterForward(Option):
     """Whether parameters are freed after forward, or kept on groups of that many ranks."""
 
     name = "reshard_after_forward"
+    configured_by: ClassVar[tuple[str, ...]] = ("fsdp_reshard_after_forward",)
     feature: ClassVar[Feature] = Feature(
         about="default, on, off, int, mixed (fsdp2 only)",
         group="Sharding",
@@ -51,6 +53,10 @@ class ReshardAfterForward(Option):
             number = not isinstance(value, bool) and value not in (1, size)
             whole = value is False or (not isinstance(value, bool) and value == 1)
             yield "after_forward", "part" if number else "whole" if whole else "sharded"
+
+    def configured(self, kind: type[Unit], config: Configuration) -> Any:
+        """On, unless it says otherwise."""
+        return config.flag(self.configured_by[0], default=True)
 
     def text(self, value: Any) -> str:
         """``int`` for a number of ranks."""

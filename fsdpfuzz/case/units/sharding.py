@@ -13,6 +13,7 @@ from fsdpfuzz.errors import CaseError
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
+    from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Unit
 
 Sharding = Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"]
@@ -20,6 +21,8 @@ HYBRID: tuple[Sharding, ...] = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 """Those that take a mesh: sharded over one of its axes, replicated over the other."""
 KEPT_WHOLE: tuple[Sharding, ...] = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 """Those that do not reshard after forward."""
+_BY_NUMBER = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "NO_SHARD"}
+"""As accelerate numbers them."""
 
 
 def shards(case: CaseSpec, unit: Unit | None) -> int:
@@ -58,6 +61,10 @@ class ShardingOption(Option):
     """What a unit shards: parameters, gradients and optimizer state, not all of them, or none."""
 
     name = "sharding"
+    configured_by: ClassVar[tuple[str, ...]] = (
+        "fsdp_sharding_strategy",
+        "fsdp_reshard_after_forward",
+    )
     feature: ClassVar[Feature] = Feature(
         about="FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, _HYBRID_SHARD_ZERO2, mixed "
         "(fsdp1 only)",
@@ -65,6 +72,15 @@ class ShardingOption(Option):
         values=("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", *HYBRID, "mixed"),
         apis=("fsdp1",),
     )
+
+    def configured(self, kind: type[Unit], config: Configuration) -> Any:
+        """By name or by number, also where only what fsdp2 calls it is there."""
+        asked = next(
+            (text for n in self.configured_by if (text := config.own.get(n))), _BY_NUMBER["1"]
+        )
+        if asked not in (*_BY_NUMBER, *_BY_NUMBER.values()):
+            raise config.wrong(self.configured_by[0], ", ".join(_BY_NUMBER.values()), asked)
+        return _BY_NUMBER.get(asked, asked)
 
     def text(self, value: Any) -> str:
         """The strategy's name."""

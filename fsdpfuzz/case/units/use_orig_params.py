@@ -16,6 +16,7 @@ from fsdpfuzz.case.units.sharding import is_whole
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.modules import Parameter
+    from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Unit
 
 ALIGNED = 16
@@ -107,6 +108,7 @@ class UseOrigParams(Option):
     """Whether a unit shows its original parameters or one flat parameter."""
 
     name = "use_orig_params"
+    configured_by: ClassVar[tuple[str, ...]] = ("fsdp_use_orig_params",)
     by_policy: ClassVar[bool] = False
     feature: ClassVar[Feature] = Feature(
         about="on, off, mixed (fsdp1 only)",
@@ -150,6 +152,10 @@ class UseOrigParams(Option):
     def read(self, told: Mapping[str, Any]) -> Any:
         """As they are shown."""
         return told["originals"]
+
+    def configured(self, kind: type[Unit], config: Configuration) -> Any:
+        """On, unless it says otherwise."""
+        return config.flag(self.configured_by[0], default=True)
 
     def text(self, value: Any) -> str:
         """``on`` or ``off``."""

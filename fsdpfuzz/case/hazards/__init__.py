@@ -1,0 +1,37 @@
+"""Structures of a case where FSDP's rules for units are easily broken: a file for each kind.
+
+Each is a fact about the case alone. Predicates of known defects name them, and so do what FSDP
+is held to where they change what it can promise.
+"""
+
+from __future__ import annotations
+
+from fsdpfuzz.case.dimension import Dimension
+from fsdpfuzz.case.hazards.few_elements import FewElementsDimension, single_element_units
+from fsdpfuzz.case.hazards.lost_state import LostStateDimension
+from fsdpfuzz.case.hazards.no_gradient import (
+    NoGradientDimension,
+    ever_frozen,
+    kept_whole,
+    kept_without_gradient,
+    units_without_gradient,
+)
+from fsdpfuzz.case.hazards.unit_calls import UnitCallsDimension, called_units, identity_units
+
+HAZARDS: tuple[Dimension, ...] = (
+    FewElementsDimension(),
+    NoGradientDimension(),
+    UnitCallsDimension(),
+    LostStateDimension(),
+)
+
+__all__ = [
+    "HAZARDS",
+    "called_units",
+    "ever_frozen",
+    "identity_units",
+    "kept_whole",
+    "kept_without_gradient",
+    "single_element_units",
+    "units_without_gradient",
+]

@@ -1,0 +1,79 @@
+"""Units and shards with hardly an element, or with none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.units.use_orig_params import held_on
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+
+def single_element_units(a: Anatomy) -> tuple[str, ...]:
+    """Units that manage one element in all, so that a shard is as large as the whole."""
+    return tuple(path for path, owned in a.owned.items() if sum(p.numel for p in owned) == 1)
+
+
+@lru_cache(maxsize=64)
+def lacking_somewhere(a: Anatomy) -> frozenset[str]:
+    """Parameters of which a rank has no element, though it has elements of others.
+
+    Those of fsdp1's units with ``use_orig_params``, which cut what they manage as one. Only
+    parameters that the optimizer steps count.
+    """
+    found: set[str] = set()
+    for rank in range(a.case.world_size):
+        held = held_on(a, rank)
+        left_out = a.frozen.union(a.case.held_out)
+        stepped = {fqn: numel for fqn, numel in held.items() if fqn not in left_out}
+        if any(stepped.values()):
+            found.update(fqn for fqn, numel in stepped.items() if not numel)
+    return frozenset(found)
+
+
+class FewElementsDimension(Hazard):
+    """How few elements a unit manages, and of what a rank has none."""
+
+    name = "few_elements"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "single_element_unit": Feature(
+            about="on when a unit manages one element in all", group="Wrapping", values=ON
+        ),
+    }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "elements": Feature(
+            about="0, 1, few (fewer than shards), many: elements that the unit manages",
+            group="Wrapping",
+            values=("0", "1", "few", "many"),
+        ),
+    }
+    parameter_features: ClassVar[Mapping[str, Feature]] = {
+        "lacking": Feature(
+            about="on when a rank has no element of the parameter, but of others: with "
+            "use_orig_params (fsdp1 only)",
+            group="Parameters",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Whether any unit manages one alone."""
+        yield "single_element_unit", on(bool(single_element_units(a)))
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """How many the unit manages."""
+        numel = sum(p.numel for p in a.owned[path])
+        few = "few" if numel < a.shards(path) else "many"
+        yield "elements", str(numel) if numel < 2 else few
+
+    def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
+        """Whether a rank has none of it."""
+        if a.fsdp1:
+            yield "lacking", on(a.canonical(fqn) in lacking_somewhere(a))

@@ -1,0 +1,98 @@
+"""Units and parameters of which a saved state goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.operations.rebuild import loaded_frozen
+from fsdpfuzz.case.operations.state_dict import takes_local
+from fsdpfuzz.case.optimizer import stateless, unstepped
+from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.sides import side_of
+from fsdpfuzz.case.units.use_orig_params import is_flat
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+
+def misnamed_units(a: Anatomy) -> tuple[str, ...]:
+    """Units to whose state ``torch.distributed.checkpoint`` gives names with a wrapper in them.
+
+    A wrapper around the unit leaves the unit's own prefix in the name; of a flat parameter, the
+    prefix of a wrapper inside of the unit stays.
+    """
+    if a.case.optimizer is None or not any(op.names_state() for op in a.case.program):
+        return ()
+    wrappers = [c for c in a.case.checkpoints if c.wraps]
+    found = []
+    for path in a.units:
+        around = [c for c in wrappers if c.path == path and side_of(a, c) == "around"]
+        inside = [c for c in wrappers if c not in around and within(c.path, path)]
+        held = any(within(fqn, c.path) for fqn in a.names_in(path) for c in inside)
+        if a.fsdp1 and (around or (is_flat(a, path) and held)):
+            found.append(path)
+    return tuple(found)
+
+
+class LostStateDimension(Hazard):
+    """What of the state of a unit, or of a parameter, is misnamed or not there."""
+
+    name = "lost_state"
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "local_state": Feature(
+            about="on when a local state dict is taken (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+        "misnamed": Feature(
+            about="on when torch.distributed.checkpoint takes the optimizer's state, and a "
+            "checkpoint or offload wrapper lies around the unit, or inside it without "
+            "use_orig_params (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+    }
+    parameter_features: ClassVar[Mapping[str, Feature]] = {
+        "unstepped": Feature(
+            about="on when the optimizer's state is taken, and it has none of the parameter but of "
+            "another one of its unit: with use_orig_params (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+        "stateless": Feature(
+            about="on when the optimizer's state is taken flattened and may have none of the "
+            "parameter, which requires grad",
+            group="State",
+            values=ON,
+        ),
+        "loaded_frozen": Feature(
+            about="on when the parameter was stepped, and is frozen while "
+            "torch.distributed.checkpoint loads the optimizer's state",
+            group="State",
+            values=ON,
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Of single units and parameters alone."""
+        return iter(())
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """How its state is taken, and named."""
+        if a.fsdp1:
+            yield "local_state", on(takes_local(a.case.program))
+            yield "misnamed", on(path in misnamed_units(a))
+
+    def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
+        """What of its state goes wrong."""
+        if a.fsdp1:
+            yield "unstepped", on(a.canonical(fqn) in unstepped(a))
+        yield "stateless", on(a.canonical(fqn) in stateless(a))
+        yield "loaded_frozen", on(fqn in loaded_frozen(a))

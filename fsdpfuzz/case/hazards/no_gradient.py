@@ -1,0 +1,168 @@
+"""Units that get no gradient, or only by some of their modules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.flow import requires
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.operations import Forward, RequiresGrad
+from fsdpfuzz.case.operations.forward import reduced_again
+from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.units.sharding import KEPT_WHOLE
+from fsdpfuzz.case.wrap import Fsdp1Unit
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+
+def ever_frozen(a: Anatomy) -> frozenset[str]:
+    """Parameters that are frozen all along or for a part of the program."""
+    return a.frozen.union(
+        *(op.parameters for op in a.case.program if isinstance(op, RequiresGrad) and not op.value)
+    )
+
+
+def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
+    """Units that manage parameters, none of which gets a gradient: all frozen or unused.
+
+    Also those that are so for a part of the program only.
+    """
+    frozen = ever_frozen(a)
+    return tuple(
+        path
+        for path, owned in a.owned.items()
+        if owned and all(p.fqn in frozen or not p.used for p in owned)
+    )
+
+
+@lru_cache(maxsize=64)
+def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
+    """Units that some forward calls, and gives no gradient to any parameter that they manage.
+
+    ``frozen`` where a forward finds all of them frozen, ``on`` where they are frozen, unused or on
+    another path of a switch.
+    """
+    found: dict[str, str] = {}
+    for rank in range(a.case.world_size) if a.switches else range(1):
+        for i, op, now in a.situations(rank):
+            if not isinstance(op, Forward) or not op.grad:
+                continue
+            b = a.at(i)
+            called = {call.path for call in b.calls(op, now)}
+            for path, owned in b.owned.items():
+                trained = [p.fqn for p in owned if now.trained[p.fqn]]
+                used = [p.fqn for p in owned if p.used and p.fqn in trained]
+                if owned and path in called and not any(_on_path(a, n, called) for n in used):
+                    found[path] = found.get(path, "on") if trained else "frozen"
+    return found
+
+
+def _on_path(a: Anatomy, fqn: str, called: Collection[str]) -> bool:
+    """Whether what holds a parameter is called by the switches that it lies in."""
+    return all(
+        any(within(fqn, path) and within(path, switch) for path in called if path != switch)
+        for switch in a.switches
+        if within(fqn, switch)
+    )
+
+
+def kept_whole(a: Anatomy) -> tuple[str, ...]:
+    """Units that fsdp1 leaves unsharded between forward and backward."""
+    return tuple(
+        path
+        for path, unit in a.options.items()
+        if isinstance(unit, Fsdp1Unit) and unit.sharding in KEPT_WHOLE
+    )
+
+
+def kept_without_gradient(a: Anatomy) -> tuple[str, ...]:
+    """Units without gradient that fsdp1 leaves unsharded between forward and backward."""
+    kept = kept_whole(a)
+    return tuple(path for path in units_without_gradient(a) if path in kept)
+
+
+def may_end_without_gradient(a: Anatomy, path: str) -> bool:
+    """Whether backward can come to a unit by another than the last of its modules.
+
+    What FSDP2 does before a unit's backward hangs on the output of that one.
+    """
+    modules = a.modules_of(path)
+    for rank in range(a.case.world_size) if a.switches else range(1):
+        for _, op, now in a.situations(rank):
+            if not isinstance(op, Forward) or not op.waits:
+                continue
+            requires_grad = requires(a, now)
+            trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
+            seen: dict[str, bool] = {}
+            for call in a.calls(op, now):
+                if call.path in modules and call.grad:
+                    own = any(within(fqn, call.path) for fqn in trained)
+                    seen[call.path] = own or call.input_grad
+            if any(seen.values()) and not list(seen.values())[-1]:
+                return True
+    return False
+
+
+class NoGradientDimension(Hazard):
+    """Which gradients of a unit a backward gives, and which it meets."""
+
+    name = "no_gradient"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "unit_without_gradient": Feature(
+            about="on when no parameter of a unit gets a gradient: all frozen or unused",
+            group="Wrapping",
+            values=ON,
+            excludes={"off": {"frozen_unit": ("on",), "kept_without_gradient": ("on",)}},
+        ),
+        "kept_without_gradient": Feature(
+            about="on when such a unit is not resharded after forward (fsdp1 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+    }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "gradient": Feature(
+            about="off when no parameter of the unit gets a gradient, for a part of the program "
+            "at least",
+            group="Wrapping",
+            values=ON,
+        ),
+        "quiet": Feature(
+            about="off, on (a forward that calls the unit gives none of its parameters a gradient: "
+            "they are frozen, unused or on another path of a switch), frozen (all are, by then)",
+            group="Wrapping",
+            values=("off", "on", "frozen"),
+        ),
+        "reduced_again": Feature(
+            about="on when a backward meets gradients of the unit that were reduced before",
+            group="Training",
+            values=ON,
+        ),
+        "quiet_end": Feature(
+            about="on when in some forward the output of the last of the unit's modules requires "
+            "no grad, while that of another does (fsdp2 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp2",),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Whether any unit is so."""
+        yield "unit_without_gradient", on(bool(units_without_gradient(a)))
+        if a.fsdp1:
+            yield "kept_without_gradient", on(bool(kept_without_gradient(a)))
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """The same of one unit, and by which of its modules backward comes to it."""
+        yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
+        yield "quiet", units_called_without_gradient(a).get(path, "off")
+        yield "reduced_again", on(path in reduced_again(a))
+        if not a.fsdp1:
+            yield "quiet_end", on(len(a.modules_of(path)) > 1 and may_end_without_gradient(a, path))

@@ -1,0 +1,140 @@
+"""Units that are called never, or again before FSDP is done with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.modules import SEVERAL, Repeat
+from fsdpfuzz.case.operations import Forward
+from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.sides import side_of
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+
+def identity_units(a: Anatomy) -> tuple[str, ...]:
+    """Units whose module returns its very input, or a unit that does so within them."""
+    found = []
+    for path, unit in a.unit_at.items():
+        place = a.by_path[path]
+        node = place.node
+        if place.kind == "sided":  # it gives its only module's output back
+            node = a.by_path[join(path, "inner")].node
+        elif place.kind == SEVERAL:  # and that one puts out of it what came in
+            node = a.by_path[path.rpartition(".")[0]].node
+        if node is not None and node.returns_its_input():
+            found.append(unit)
+    return tuple(found)
+
+
+def repeated_places(a: Anatomy) -> tuple[str, ...]:
+    """FQNs of the modules whose content is called several times in one forward."""
+    if a.imported is not None:
+        # Whose content: what is called again is taken for its own holder, too.
+        counted = Counter(a.imported.calls)
+        return tuple(path for path, times in counted.items() if times > 1)
+    return tuple(
+        place.path for place in a.places if isinstance(place.node, Repeat) and place.node.times > 1
+    )
+
+
+def called_units(a: Anatomy) -> frozenset[str]:
+    """Units that some forward of the program calls, on some rank."""
+    called: set[str] = set()
+    ranks = range(a.case.world_size) if a.switches else range(1)
+    for rank in ranks:
+        for _, op, now in a.situations(rank):
+            if isinstance(op, Forward):
+                called.update(call.path for call in a.calls(op, now))
+    return frozenset(unit for module, unit in a.unit_at.items() if module in called)
+
+
+def calls_a_unit_again(a: Anatomy) -> bool:
+    """Whether a unit is called several times from the end of a backward to that of the next.
+
+    A checkpoint calls the units in it again during the backward. Calls of an evaluation, in eval
+    mode and under ``no_grad``, do not count: fsdp1's check of their order leaves them out.
+    """
+    again = [c for c in a.case.checkpoints if c.recomputes]
+    if any(
+        within(module, c.path) and (module != c.path or side_of(a, c) == "around")
+        for c in again
+        for module in a.unit_at
+    ):
+        return True
+    units = frozenset(a.unit_at)
+    for rank in range(a.case.world_size) if a.switches else range(1):
+        called: set[str] = set()
+        for _, op, now in a.situations(rank):
+            if op.gives_gradients or op.renews:
+                called.clear()
+            elif isinstance(op, Forward) and (now.training or op.grad):
+                for call in a.calls(op, now):
+                    if call.path in called:
+                        return True
+                    called.update({call.path} & units)
+    return False
+
+
+class UnitCallsDimension(Hazard):
+    """How often a unit is called, and whether FSDP can tell the end of a call."""
+
+    name = "unit_calls"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "identity_unit": Feature(
+            about="on when a unit's module returns its very input", group="Wrapping", values=ON
+        ),
+        "uncalled_unit": Feature(
+            about="on when no forward ever calls a unit", group="Wrapping", values=ON
+        ),
+        "unit_called_again": Feature(
+            about="on when a unit is called several times before a backward ends: in one forward, "
+            "by several forwards but for evaluations, or by recomputation",
+            group="Wrapping",
+            values=ON,
+        ),
+    }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "identity": Feature(
+            about="on when the unit's module returns its very input", group="Wrapping", values=ON
+        ),
+        "early_end": Feature(
+            about="on when backward may be done with the unit before a recomputation asks for "
+            "it: it returns its input, or is called several times in a forward (fsdp2 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp2",),
+        ),
+        "repeated": Feature(
+            about="on when the unit, or what it manages, is called several times in a forward",
+            group="Wrapping",
+            values=ON,
+        ),
+        "called": Feature(
+            about="off when no forward ever calls the unit", group="Wrapping", values=ON
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Whether any unit is so."""
+        yield "identity_unit", on(bool(identity_units(a)))
+        yield "uncalled_unit", on(not called_units(a).issuperset(a.units))
+        yield "unit_called_again", on(calls_a_unit_again(a))
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """The same of one unit."""
+        identity = path in identity_units(a)
+        yield "identity", on(identity)
+        repeats = repeated_places(a)
+        names = (path, *a.names_in(path))
+        again = any(within(n, r) and n != r for n in names for r in repeats)
+        yield "repeated", on(again)
+        yield "called", on(path in called_units(a))
+        if not a.fsdp1:
+            yield "early_end", on(identity or again)
