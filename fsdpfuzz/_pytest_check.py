@@ -77,7 +77,8 @@ def checking(session: Session, folder: Path) -> Callable[..., None]:
         import pytest
         from hypothesis import settings
 
-        from fsdpfuzz.loop import APIS, DEPTHS, check_own, scope_now, target_named, task_of
+        from fsdpfuzz.loop import APIS, check_own, scope_now
+        from fsdpfuzz.own import DEPTHS, target_named, task_of
 
         refused = ""
         try:

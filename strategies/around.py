@@ -12,6 +12,7 @@ from fsdpfuzz.case import (
     CheckpointKind,
     Precision,
     anatomy,
+    dtypes_fit,
     foreseen_rejections,
     is_sound,
     within,
@@ -42,6 +43,7 @@ def _may_be(before: CaseSpec, case: CaseSpec) -> bool:
     a, first = anatomy(case), anatomy(before)
     return (
         not foreseen_rejections(a)
+        and (dtypes_fit(a) or not dtypes_fit(first))
         and set(a.split_ties) <= set(first.split_ties)
         and (None in first.owners.values() or None not in a.owners.values())
     )
@@ -75,8 +77,9 @@ def _checkpoint(d: Drawing) -> None:
 def _precision(d: Drawing) -> None:
     """All units compute in a lower dtype in which the model runs."""
     own = d.a.imported
-    halves = own.computes_in if own is not None else ()
-    if not halves or any(place.buffers for place in d.a.places):
+    buffers = any(place.buffers for place in d.a.places)
+    halves = own.lower_dtypes(with_buffers=not buffers) if own is not None else ()
+    if not halves:
         return
     precision = Precision(param=d.pick(halves), reduce=d.pick((None, "float32")))
     _unwrapped(d)

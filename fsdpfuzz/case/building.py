@@ -24,11 +24,16 @@ def build_of(a: Anatomy) -> Procedure:
     """Seeded, on the device and in the dtype asked for, tied and frozen."""
     body: list[Statement] = [
         Do(call=call("torch.manual_seed", a.case.seed)),
-        Do(call=call(".to", module_of(a), Variable("device"), Variable("dtype")), into=(MODEL,)),
+        Do(call=call(_cast(a), module_of(a), Variable("device"), Variable("dtype")), into=(MODEL,)),
         *(tie.made() for tie in a.case.ties if a.imported is None),
         *_frozen(a),
     ]
     return Procedure(name="build", parameters=("dtype",), body=tuple(body), result="model")
+
+
+def _cast(a: Anatomy) -> str:
+    complex_ = a.imported is not None and a.imported.complex_buffers
+    return "steps.modules.imported.cast" if complex_ else ".to"
 
 
 def module_of(a: Anatomy) -> Value:

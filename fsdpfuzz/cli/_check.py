@@ -26,7 +26,8 @@ from fsdpfuzz.cli._progress import ENDLESS
 from fsdpfuzz.cli._run import MAX_SECONDS, MAX_SEED, run_parts, settings_from
 from fsdpfuzz.cli._template import write_template
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.loop import OUTPUT, OWN_PROPERTIES, Depth, Summary, target_named, task_of
+from fsdpfuzz.loop import OUTPUT, Summary
+from fsdpfuzz.own import OWN_PROPERTIES, Depth, target_named, task_of
 
 EXAMPLES = 100
 

@@ -58,7 +58,7 @@ def permitted(
     :class:`UsageError` for a case of other code, or of what that code no longer is.
     """
     from fsdpfuzz.case import Imported
-    from fsdpfuzz.loop import permit, target_named, unchanged
+    from fsdpfuzz.own import permit, target_named, unchanged
 
     target = None if option is None else target_named(option, "--target")
     own = [case for case in cases if isinstance(case.model, Imported)]

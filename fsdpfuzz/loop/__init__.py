@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from fsdpfuzz.loop._campaign import JOBS, campaign, jobs_of
 from fsdpfuzz.loop._checks import Checks
-from fsdpfuzz.loop._depths import DEPTHS, OWN_PROPERTIES, Depth, Task, task_of
 from fsdpfuzz.loop._events import (
     Also,
     CaseDone,
@@ -29,7 +28,6 @@ from fsdpfuzz.loop._events import (
 )
 from fsdpfuzz.loop._examined import Examined
 from fsdpfuzz.loop._folders import LATEST, RUNS, make_run_folder, point_at, run_name
-from fsdpfuzz.loop._imported import permit, target_named, unchanged
 from fsdpfuzz.loop._job import Job
 from fsdpfuzz.loop._json import RESULT_SCHEMA, summary_document, write_json
 from fsdpfuzz.loop._known import lacking_in_torch
@@ -71,13 +69,11 @@ from fsdpfuzz.loop._settings import (
 
 __all__ = [
     "APIS",
-    "DEPTHS",
     "DIGESTS",
     "FLAKY_ATTEMPTS",
     "JOBS",
     "LATEST",
     "OUTPUT",
-    "OWN_PROPERTIES",
     "PROFILES",
     "PROPERTIES",
     "RESULT_SCHEMA",
@@ -89,7 +85,6 @@ __all__ = [
     "CaseDone",
     "Checks",
     "Counts",
-    "Depth",
     "Emit",
     "Event",
     "Examined",
@@ -119,7 +114,6 @@ __all__ = [
     "Sighting",
     "Stopped",
     "Summary",
-    "Task",
     "WriteScript",
     "campaign",
     "check_own",
@@ -133,7 +127,6 @@ __all__ = [
     "keep_raised",
     "lacking_in_torch",
     "make_run_folder",
-    "permit",
     "plant_launcher",
     "point_at",
     "profile_named",
@@ -146,9 +139,6 @@ __all__ = [
     "scope_now",
     "set_scope",
     "summary_document",
-    "target_named",
-    "task_of",
-    "unchanged",
     "write_json",
     "write_script",
 ]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fsdpfuzz.case import CaseSpec
-from fsdpfuzz.loop._begins import begins
 from fsdpfuzz.loop._events import (
     Counts,
     Emit,
@@ -61,7 +60,7 @@ class Checks:
                 seconds=seconds,
                 shrink_steps=kept.steps,
                 shrunk=kept.steps > 0,
-                begins=begins(self._session, kept.examined.case, found.finding),
+                begins=self._session.begins(kept.examined.case, found.finding),
             )
             self._found[found.finding.key, None] = found
             self._emit(FindingDone(found=found))

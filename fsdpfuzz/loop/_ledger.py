@@ -9,7 +9,6 @@ from typing import TextIO
 
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.errors import PoolError
-from fsdpfuzz.loop._begins import begins
 from fsdpfuzz.loop._causes import Cause, by_precedence, outdoes, same_cause, shows
 from fsdpfuzz.loop._events import (
     Also,
@@ -371,7 +370,7 @@ class Ledger:
 
     def _finished(self, found: Found, case: CaseSpec, ablation: Ablation | None) -> Found:
         key = found.finding.key
-        found = replace(found, begins=begins(self.session, case, found.finding))
+        found = replace(found, begins=self.session.begins(case, found.finding))
         if self._script is not None:
             self.emit(Scripting(key=key))
             found = replace(found, script=self._script(self.session, found, case, ablation))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import secrets
 
 from fsdpfuzz.case import CaseSpec, digest
-from fsdpfuzz.loop._depths import Task
 from fsdpfuzz.loop._derived import derived_seed
 from fsdpfuzz.loop._properties import Scope, properties_named, scope_now
 from fsdpfuzz.loop._run import shares_of
 from fsdpfuzz.loop._session import Session
+from fsdpfuzz.own import Task
 from fsdpfuzz.verdict import FindingError
 
 

@@ -11,12 +11,12 @@ from types import TracebackType
 from fsdpfuzz.case import CaseSpec, digest
 from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm, is_starved
 from fsdpfuzz.loop._examined import Examined, Outcome
-from fsdpfuzz.loop._imported import is_permitted, permit, wraps_itself
 from fsdpfuzz.loop._known import reason_to_skip
-from fsdpfuzz.loop._ports import HarnessError, PoolLike, Ports, Sighting
+from fsdpfuzz.loop._ports import HarnessError, Ports, Sighting
 from fsdpfuzz.loop._real import real_ports
 from fsdpfuzz.loop._runs import Runs
 from fsdpfuzz.loop._settings import SessionSettings
+from fsdpfuzz.own import begins, is_permitted, permit, wraps_itself
 from fsdpfuzz.reduce import alike
 from fsdpfuzz.verdict import Finding, FindingError, Verdict, error_type
 from fsdpfuzz.wire import Target
@@ -71,10 +71,10 @@ class Session:
         self._ports = replace(self._ports, make_pool=make_pool)
         self._runs.renew(self._ports)
 
-    @property
-    def tapping(self) -> Callable[[int], PoolLike] | None:
-        """Makes ranks that tap modules; None where there are none."""
-        return self._ports.aim and self._ports.aim(self.settings.target, True)
+    def begins(self, case: CaseSpec, finding: Finding) -> tuple[str, ...]:
+        """At which module of somebody's own model a finding begins; see `fsdpfuzz.own.begins`."""
+        target, aim = self.settings.target, self._ports.aim
+        return begins(case, finding, target, aim and aim(target, True))
 
     @property
     def restarts(self) -> int:

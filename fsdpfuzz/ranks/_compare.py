@@ -178,20 +178,26 @@ class Batch:
 
 
 def baselines_of(
-    right: Values, single: Values, lower: Sequence[Values] = ()
+    right: Values,
+    single: Values,
+    lower: Sequence[Values] = (),
+    *,
+    nudged: Sequence[Values] = (),
 ) -> dict[str, Baseline]:
     """For each tensor: the float32 reference's distance from float64, and the largest value.
 
-    ``lower`` are the same tensors of references in lower dtypes; the furthest counts.
+    ``lower`` are the same tensors of references in lower dtypes; the furthest counts. So it does
+    of float32's, if there is one that was ``nudged``.
     """
     names, numbers = [], []
     for name, wide in right.items():
         if wide is None or wide.numel() == 0:
             continue
         wide = wide.detach().to(torch.float64)
-        gaps = [_gap(wide, values.get(name)) for values in (single, *lower)]
+        own = [_gap(wide, values.get(name)) for values in (single, *nudged)]
+        gaps = [_gap(wide, values.get(name)) for values in lower]
         names.append(name)
-        numbers.append(torch.stack([wide.abs().max(), *gaps]))
+        numbers.append(torch.stack([wide.abs().max(), torch.stack(own).max(), *gaps]))
     rows: Sequence[Sequence[float]] = torch.stack(numbers).tolist() if numbers else []
     return {
         name: Baseline(

@@ -106,6 +106,8 @@ def _takes(name: str, own: str, function: Any, args: tuple[Any, ...]) -> None:
 
 def check_model(model: nn.Module) -> None:
     """:class:`Trouble` for a model that is no plain one in float32 on the CPU."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise Trouble("model() returned what torch.jit made: return the model that it was made of")
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if not parameters:
         raise Trouble("model() returned a module without parameters: there is nothing to shard")

@@ -23,10 +23,11 @@ def modules_of(
     alone: set[str],
     changed: set[str],
     odd: set[str],
+    asked: set[str],
 ) -> list[ImportedModule]:
     """The modules of a model as parts of a case; ``trained`` tells what its own code freezes.
 
-    ``odd`` names those that a recomputation changes.
+    ``odd`` names those that a recomputation changes, ``asked`` those whose dtype is asked for.
     """
     every = dict(model.named_parameters(remove_duplicate=False))
     first: dict[int, str] = {}
@@ -57,6 +58,7 @@ def modules_of(
                 parameters=parameters,
                 buffers=buffers,
                 changed=tuple(name for name in buffers if start + name in changed),
+                dtype_asked=path in asked,
             )
         )
     return made
@@ -67,21 +69,24 @@ def equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
 
 
-def close(a: Tensor | None, b: Tensor | None, most: float) -> bool:
-    """Whether the largest difference is at most that part of the largest element."""
+def close(a: Tensor | None, b: Tensor | None, most: float, noise: float = 0.0) -> bool:
+    """Whether the largest difference is at most that part of the largest element, and ``noise``."""
     if a is None or b is None:
         return a is b
     if a.shape != b.shape or not a.numel():
         return a.shape == b.shape
     left, right = a.detach().double(), b.detach().double()
-    return bool((left - right).abs().max() <= most * (1e-6 + right.abs().max()))
+    return bool((left - right).abs().max() <= noise + most * (1e-6 + right.abs().max()))
 
 
 def close_all(
-    a: dict[str, Tensor | None], b: dict[str, Tensor | None], most: float = CLOSE
+    a: dict[str, Tensor | None],
+    b: dict[str, Tensor | None],
+    most: float = CLOSE,
+    noise: float = 0.0,
 ) -> bool:
     """The same of tensors by name, of which none lacks on one side."""
-    return a.keys() == b.keys() and all(close(g, b[name], most) for name, g in a.items())
+    return a.keys() == b.keys() and all(close(g, b[name], most, noise) for name, g in a.items())
 
 
 def fingerprint_of(tensors: Iterable[Any]) -> str:

@@ -21,6 +21,7 @@ from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike, depends_on_d
 from fsdpfuzz.case.written import written
 from fsdpfuzz.ranks._imported import load
 from fsdpfuzz.ranks._imported_checks import Trouble, check_model, functions_of
+from fsdpfuzz.ranks._imported_dtypes import LOWER, low_dtypes, not_in_float64
 from fsdpfuzz.ranks._imported_hooks import optimized, program_of
 from fsdpfuzz.ranks._imported_mistakes import Recomputed
 from fsdpfuzz.ranks._imported_parts import (
@@ -33,7 +34,7 @@ from fsdpfuzz.ranks._imported_parts import (
     modules_of,
     where,
 )
-from fsdpfuzz.ranks._imported_watch import Watch, standing_alone, used_outside
+from fsdpfuzz.ranks._imported_watch import Watch, asked_outside, standing_alone, used_outside
 from fsdpfuzz.ranks._imported_wrapped import Wrapped, Wrapper
 from fsdpfuzz.steps import checkpointing
 from fsdpfuzz.steps.modules import imported as steps
@@ -42,13 +43,8 @@ from fsdpfuzz.wire import Look, Looked
 replace = msgspec.structs.replace
 STEPS = 3
 """Forwards that are looked at, to see whether each uses the same modules."""
-STABLE = 0.1
-"""How far gradients in a lower dtype may be from float32's, relative to their largest element: a
-model that rounding changes more than this is not tried in that dtype."""
 RECOMPUTING = 5.0
 """Seconds in which it is tried which modules may be recomputed."""
-SAME_RULE = 1e-2
-"""How far float64 may be from float32 before it is called another computation."""
 
 
 @dataclass(slots=True)
@@ -106,9 +102,10 @@ class _Probe:
                 "gradients. Draw random numbers from torch's own generator, which is seeded before "
                 "each forward"
             )
-        self._wide(run)
+        narrow = not_in_float64(self._lowered, run, self.module_file)
+        self.notes += [narrow] if narrow else []
         later = [self._train(torch.float32, step) for step in range(1, STEPS)]
-        structure = self._structure(run, later)
+        structure = replace(self._structure(run, later), in_float64=not narrow)
         structure = optimized(self, structure)
         wrapped = Wrapped(mistakes=tuple(self._recomputed().mistakes()))
         if self.asked.store and "shard" in self.functions:
@@ -193,7 +190,9 @@ class _Probe:
         if not tensors:
             raise Trouble(
                 f"batch(0, {rank}) returned {type(given).__name__} without a tensor: return "
-                "tensors, in a dict for model(**batch) or a tuple for model(*batch)"
+                "tensors, in a dict for model(**batch) or a tuple for model(*batch). Those in a "
+                "class of your own are seen once torch.utils._pytree knows it, as by "
+                "register_dataclass"
             )
         again = [t for t in tree_leaves(self.given(torch.float32, 0)) if isinstance(t, Tensor)]
         if len(again) != len(tensors) or any(
@@ -229,9 +228,16 @@ class _Probe:
             )
         return "all"
 
-    def _train(self, dtype: torch.dtype, step: int, *, quiet: bool = False) -> _Run:
+    def _train(
+        self, dtype: torch.dtype, step: int, *, quiet: bool = False, with_buffers: bool = True
+    ) -> _Run:
         """A forward and a backward; ``quiet`` leaves what is raised as it is."""
-        model = self.made().requires_grad_(True).to(dtype)
+        model = self.made().requires_grad_(True)
+        kept = {} if with_buffers else dict(model.named_buffers())
+        steps.cast(model, torch.device("cpu"), dtype)
+        for name, buffer in kept.items():
+            path, _, own = name.rpartition(".")
+            setattr(model.get_submodule(path), own, buffer)
         given = self.given(dtype, step)
         watch = Watch(model)
 
@@ -257,6 +263,9 @@ class _Probe:
         grads = {n: p.grad for n, p in model.named_parameters()}
         return _Run(model, loss.detach(), grads, watch)
 
+    def _lowered(self, dtype: torch.dtype, *, with_buffers: bool = True) -> _Run:
+        return self._train(dtype, 0, quiet=True, with_buffers=with_buffers)
+
     def loss_of(self, model: nn.Module, given: Any) -> Any:
         match self.loss:
             case "function":
@@ -266,29 +275,9 @@ class _Probe:
             case _:
                 return steps.returned(model, given).square().mean()
 
-    def _wide(self, run: _Run) -> None:
-        """Float64 must come to the same, or nothing says what is right."""
-        try:
-            wide = self._train(torch.float64, 0, quiet=True)
-        except Trouble:
-            raise
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise Trouble(
-                f"your model cannot run in float64: {said[:400]}{where(error, self.module_file)}. "
-                "What is right is measured there, so nothing can be checked. Make tensors in the "
-                "dtype of their input (torch.zeros(..., dtype=x.dtype)) instead of float32"
-            ) from error
-        if not close(run.loss, wide.loss, SAME_RULE):
-            raise Trouble(
-                f"in float64 your model computes something else: the loss is {float(wide.loss)!r}, "
-                f"in float32 {float(run.loss)!r}. Random numbers that depend on the dtype, as "
-                "torch.rand_like(x) or dropout in attention, do that: turn them off for the check"
-            )
-
     def _structure(self, run: _Run, later: Sequence[_Run]) -> Imported:
         plain, watches = self.made(), [run.watch, *(other.watch for other in later)]
-        plain.to(torch.float32)
+        steps.cast(plain, torch.device("cpu"), torch.float32)
         own = {n: p.requires_grad for n, p in plain.named_parameters()}
         if "freeze" in self.functions:
             self.attempt("freeze(model)", lambda: self.functions["freeze"](plain))
@@ -320,12 +309,21 @@ class _Probe:
         paths = [name for name, _ in plain.named_modules()]
         alone &= called_alike([r.watch.times for r in runs], paths)
         used = {n for n, g in run.grads.items() if g is not None}
+        odd, asked = self._odd(run, alone), asked_outside(run.model, every)
+        holds = any(True for _ in plain.buffers())
+        lower = (
+            () if changed or random else low_dtypes(self._lowered, run, LOWER, with_buffers=True)
+        )
         return Imported(
             target=self.asked.target.name,
-            modules=tuple(modules_of(plain, used, own, alone, changed, self._odd(run, alone))),
+            modules=tuple(modules_of(plain, used, own, alone, changed, odd, asked)),
             calls=tuple(run.watch.calls[1 : MAX_CALLS + 1]),
             loss=self.loss,  # type: ignore[arg-type]
-            computes_in=() if changed or random else self._low_dtypes(run),  # type: ignore[arg-type]
+            computes_in=lower,
+            complex_buffers=any(b.is_complex() for b in plain.buffers()),
+            computes_beside=low_dtypes(
+                self._lowered, run, lower if holds else (), with_buffers=False
+            ),
             random=random,
             loses=loses,
             functions=self.paths,
@@ -344,8 +342,9 @@ class _Probe:
             try:
                 if time.monotonic() > end:
                     raise TimeoutError
+                given = self.given(torch.float32, 0)
                 torch.manual_seed(0)
-                loss = self.loss_of(model, self.given(torch.float32, 0))
+                loss = self.loss_of(model, given)
                 loss.backward()
             except Exception:  # whatever keeps it from being recomputed
                 odd.add(path)
@@ -375,15 +374,3 @@ class _Probe:
         changed = {n for n, b in after.items() if n not in before or not equal(b, before[n])}
         computed = any(after[n].is_floating_point() for n in changed)
         return changed, random, computed or not changed.issubset(model.state_dict())
-
-    def _low_dtypes(self, plain: _Run) -> tuple[str, ...]:
-        """Those in which it runs, and in which rounding does not decide what comes out."""
-        found = []
-        for name in ("bfloat16", "float16"):
-            try:
-                run = self._train(getattr(torch, name), 0, quiet=True)
-            except Exception:  # it does not run in that dtype, for whatever reason
-                continue
-            if torch.isfinite(run.loss) and close_all(run.grads, plain.grads, STABLE):
-                found.append(name)
-        return tuple(found)

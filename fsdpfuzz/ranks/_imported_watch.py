@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -22,6 +23,27 @@ _AS_A_WHOLE = (
 """Modules of torch that read parameters of those in them, on some of their ways at least."""
 
 
+_DTYPE: Any = Tensor.dtype.__get__  # type: ignore[attr-defined]
+_LIKE = (Tensor.to, Tensor.type_as)
+
+
+class Asked(TorchFunctionMode):
+    """Tells of each tensor whose dtype is asked for, to cast others to it."""
+
+    def __init__(self, tell: Callable[[Tensor], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _DTYPE:
+            self._tell(args[0])
+        elif func in _LIKE:
+            for value in (*args[1:], *(kwargs or {}).values()):
+                if isinstance(value, Tensor):
+                    self._tell(value)
+        return func(*args, **(kwargs or {}))
+
+
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows forwards: calls in order, and inside which calls each parameter is used."""
 
@@ -33,6 +55,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Modules that FSDP cannot wrap: they return their input, change it, or give no tensor."""
         self.uses: dict[str, set[frozenset[str]]] = {}
         """For each parameter the calls that were under way when it was used."""
+        self.asked: dict[str, set[frozenset[str]]] = {}
+        """The same for when its dtype was asked for."""
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._model = model
         self._open: list[tuple[str, list[tuple[Tensor, int]]]] = []
@@ -45,7 +69,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             handles.append(module.register_forward_pre_hook(self._enter(name), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leave))
         try:
-            with self:
+            with Asked(self._ask), self:
                 yield
         finally:
             for handle in handles:
@@ -67,6 +91,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         changed = any(g.requires_grad and g._version != version for g, version in given)
         if same or changed or not any(t.requires_grad for t in made):
             self.odd.add(name)
+
+    def _ask(self, tensor: Tensor) -> None:
+        name = self._names.get(id(tensor))
+        if name is not None and self._open:
+            self.asked.setdefault(name, set()).add(frozenset(n for n, _ in self._open))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in tree_leaves((args, kwargs or {})):
@@ -96,10 +125,7 @@ def standing_alone(model: nn.Module, watches: list[Watch]) -> set[str]:
         and n not in shared
         and not any(n != path and within(n, path) for path in whole)
     }
-    held: dict[int, list[str]] = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
-        held.setdefault(id(p), []).append(name)
-    for names in held.values():
+    for names in names_of(model):
         uses: set[frozenset[str]] = set()
         for watch in watches:
             uses.update(*(watch.uses.get(name, set()) for name in names))
@@ -109,6 +135,26 @@ def standing_alone(model: nn.Module, watches: list[Watch]) -> set[str]:
             if inside and any(path not in open_ and not others & open_ for open_ in uses):
                 called.discard(path)
     return called
+
+
+def names_of(model: nn.Module) -> Iterable[list[str]]:
+    """All names of each parameter; which comes first is so in each model that is built alike."""
+    held: dict[int, list[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        held.setdefault(id(p), []).append(name)
+    return held.values()
+
+
+def asked_outside(model: nn.Module, watches: list[Watch]) -> set[str]:
+    """The modules with a parameter whose dtype is asked for while they are not called."""
+    found: set[str] = set()
+    for names in names_of(model):
+        asked = set().union(*(watch.asked.get(names[0], ()) for watch in watches))
+        for name in names:
+            parts = name.split(".")
+            paths = [".".join(parts[:i]) for i in range(1, len(parts))]
+            found.update(path for path in paths if any(path not in open_ for open_ in asked))
+    return found
 
 
 def used_outside(watches: list[Watch]) -> str:

@@ -68,8 +68,9 @@ class Trace:
 class Recorder:
     """A watcher that fills a trace."""
 
-    def __init__(self, a: Anatomy, *, ddp: bool, device: torch.device) -> None:
+    def __init__(self, a: Anatomy, *, ddp: bool, device: torch.device, nudge: bool = False) -> None:
         self.trace = Trace()
+        self._nudge = nudge
         self._a, self._ddp, self._device = a, ddp, device
         self._passes = Passes(a.case.program)
         self._named: dict[str, nn.Parameter] = {}
@@ -79,9 +80,14 @@ class Recorder:
         """Nothing to do."""
 
     def assigned(self, name: str, variables: Variables) -> bool:
-        """Puts DDP around the model as soon as its parameters are known by name."""
+        """Puts DDP around the model as soon as its parameters are known by name.
+
+        Nudges them before, if that is asked.
+        """
         if name == "named":
             self._named, self._plain = variables["named"], variables["model"]
+            if self._nudge:
+                _nudge(self._named.values())
             if self._ddp:
                 variables["model"] = _ddp(self._a, variables["model"], self._device)
         return True
@@ -151,6 +157,8 @@ class Reference:
     single: Trace
     lower: tuple[Trace, ...] = ()
     """In the dtypes below float32 in which units compute."""
+    nudged: tuple[Trace, ...] = ()
+    """In float32 as well, where ``wide`` is, too."""
     _floors: dict[tuple[str, int], float] = field(default_factory=dict)
     _baselines: dict[tuple[str, int], dict[str, Baseline]] = field(default_factory=dict)
 
@@ -171,9 +179,7 @@ class Reference:
         """The baseline of each gradient, or parameter, at ``op``."""
         key = (quantity, op)
         if key not in self._baselines:
-            wide, single = _values(self.wide, *key), _values(self.single, *key)
-            lower = [_values(trace, *key) for trace in self.lower]
-            self._baselines[key] = baselines_of(wide, single, lower)
+            self._baselines[key] = self._of(lambda trace: _values(trace, *key))
         return self._baselines[key]
 
     def baseline(
@@ -182,10 +188,7 @@ class Reference:
         """The baseline of one tensor, which ``value`` takes out of a trace."""
 
         def found() -> dict[str, Baseline]:
-            wide, single, *lower = (
-                {name: value(trace)} for trace in (self.wide, self.single, *self.lower)
-            )
-            return baselines_of(wide, single, lower)
+            return self._of(lambda trace: {name: value(trace)})
 
         return found
 
@@ -208,19 +211,17 @@ class Reference:
         self, names: Iterable[str], held: Callable[[Trace], Mapping[str, Tensor | None]]
     ) -> dict[str, Baseline]:
         """The baseline of each of these buffers, which ``held`` takes out of a trace."""
-        wide, single, *lower = (
-            {name: held(trace).get(name) for name in names}
-            for trace in (self.wide, self.single, *self.lower)
-        )
-        return baselines_of(wide, single, lower)
+        every = list(names)
+        return self._of(lambda trace: {name: held(trace).get(name) for name in every})
 
     def result_baselines(self, op: int, names: Iterable[str]) -> dict[str, Baseline]:
         """The baseline of each of these results at ``op``."""
-        wide, single, *lower = (
-            {name: trace.results[op].get(name) for name in names}
-            for trace in (self.wide, self.single, *self.lower)
-        )
-        return baselines_of(wide, single, lower)
+        every = list(names)
+        return self._of(lambda trace: {name: trace.results[op].get(name) for name in every})
+
+    def _of(self, values: Callable[[Trace], Values]) -> dict[str, Baseline]:
+        lower, nudged = ([values(t) for t in traces] for traces in (self.lower, self.nudged))
+        return baselines_of(values(self.wide), values(self.single), lower, nudged=nudged)
 
     def leaves(self, dtypes: Iterable[torch.dtype]) -> tuple[int, str]:
         """From which operation on nothing can be said, and the dtype whose range it leaves.
@@ -252,10 +253,30 @@ def _values(trace: Trace, quantity: str, op: int) -> Values:
     return trace.grads[op] if quantity == "grad" else trace.params[op]
 
 
-def record(a: Anatomy, env: RankEnv, dtype: torch.dtype) -> tuple[Trace, bool]:
-    """Trains the plain model; the trace, and whether ``DistributedDataParallel`` did it."""
-    ddp = dtype == torch.float32 and not needs_averaging(a)
-    recorder = Recorder(a, ddp=ddp, device=env.device)
+def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, ...], bool]:
+    """All trainings without FSDP, the lower dtypes among them, and whether DDP was one.
+
+    Somebody's own model that has no float64 is right as it is in float32. How far rounding carries
+    it is then seen by nudging its parameters: each of them by about one rounding, up or down.
+    """
+    own = a.imported
+    wide = own is None or own.in_float64
+    right, _ = record(a, env, torch.float64 if wide else torch.float32, alone=True)
+    single, ddp = record(a, env, torch.float32)
+    nudged = () if wide else (record(a, env, torch.float32, alone=True, nudge=True)[0],)
+    dtypes, lower = record_lower(a, env)
+    return Reference(right, single, lower, nudged), dtypes, ddp
+
+
+def record(
+    a: Anatomy, env: RankEnv, dtype: torch.dtype, *, alone: bool = False, nudge: bool = False
+) -> tuple[Trace, bool]:
+    """Trains the plain model; the trace, and whether ``DistributedDataParallel`` did it.
+
+    ``alone`` goes without that.
+    """
+    ddp = dtype == torch.float32 and not alone and not needs_averaging(a)
+    recorder = Recorder(a, ddp=ddp, device=env.device, nudge=nudge)
     Execution(
         recipe=lower(a),
         env=env,
@@ -265,6 +286,13 @@ def record(a: Anatomy, env: RankEnv, dtype: torch.dtype) -> tuple[Trace, bool]:
         watcher=recorder,
     ).run()
     return recorder.finish(), ddp
+
+
+def _nudge(parameters: Iterable[nn.Parameter]) -> None:
+    source = torch.Generator().manual_seed(0)
+    for p in parameters:
+        up = torch.randint(2, p.shape, generator=source).to(p.device) * 2 - 1
+        p.data.mul_(1 + up * torch.finfo(p.dtype).eps)
 
 
 def lower_dtypes(a: Anatomy) -> tuple[torch.dtype, ...]:

@@ -117,8 +117,9 @@ def tapped(case: CaseSpec, env: RankEnv) -> RankReport:
     Every rank must call it with the same case. What FSDP raises ends its training, not this.
     """
     a = anatomy(case)
+    own = a.imported
     trainings: tuple[tuple[Role, torch.dtype], ...] = (
-        ("plain", torch.float64),
+        ("plain", torch.float64 if own is None or own.in_float64 else torch.float32),
         ("plain", torch.float32),
         ("fsdp", torch.float32),
     )

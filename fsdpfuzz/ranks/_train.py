@@ -29,7 +29,7 @@ from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Variables
 from fsdpfuzz.ranks._memory import measure
 from fsdpfuzz.ranks._probe import Counters, probes
-from fsdpfuzz.ranks._reference import NEVER, Reference, Trace, record, record_lower
+from fsdpfuzz.ranks._reference import NEVER, Reference, Trace, references
 from fsdpfuzz.ranks._subject import observe
 from fsdpfuzz.ranks._variants import Likeness
 
@@ -48,10 +48,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         return RankReport(
             rank=env.rank, digest=digest(case), subjects=(subject,), work_seconds=seconds
         )
-    wide, _ = record(a, env, torch.float64)
-    single, ddp = record(a, env, torch.float32)
-    dtypes, lower = record_lower(a, env)
-    reference = Reference(wide, single, lower)
+    reference, dtypes, ddp = references(a, env)
     left, beyond = reference.leaves(dtypes)
     work = time.perf_counter() - started
     subjects = []
@@ -75,13 +72,14 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
             work += work_here
     finally:
         set_debug_level(DebugLevel.OFF)
-    dead, live = _signal(a, wide, left)
+    losses = reference.single.losses
+    dead, live = _signal(a, reference.wide, left)
     return RankReport(
         rank=env.rank,
         digest=digest(case),
         subjects=tuple(subjects),
         reference="ddp" if ddp else "averaged",
-        reference_losses=tuple(torch.stack(single.losses).tolist()) if single.losses else (),
+        reference_losses=tuple(torch.stack(losses).tolist()) if losses else (),
         dead=dead,
         live=live,
         beyond=beyond,

@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator
 
-from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.case import CaseSpec, Imported
 from fsdpfuzz.errors import one_line
 from fsdpfuzz.invariants import Evidence, invariant_of
 from fsdpfuzz.repro.context import Context, torch_version
@@ -43,7 +43,7 @@ def header(
     # What is copied and run stays on one line, however long the file's name is.
     lines.append(_safe(f"{'Run:':<{_LABEL}}{run}  # or with plain python"))
     lines.append(f"{'Exit code:':<{_LABEL}}{_codes(evidence)}")
-    for label, text in (*_facts(finding, evidence), *_provenance(case, finding, context)):
+    for label, text in (*_facts(case, finding, evidence), *_provenance(case, finding, context)):
         lines += textwrap.wrap(
             _safe(f"{label + ':':<{_LABEL}}{text}"),
             WIDTH,
@@ -67,7 +67,9 @@ def _codes(evidence: Evidence) -> str:
     return "1: reproduced, 0: not reproduced"
 
 
-def _facts(finding: Finding | None, evidence: Evidence) -> Iterator[tuple[str, str]]:
+def _facts(
+    case: CaseSpec, finding: Finding | None, evidence: Evidence
+) -> Iterator[tuple[str, str]]:
     if finding is None:
         return
     failure = finding.failure
@@ -81,7 +83,9 @@ def _facts(finding: Finding | None, evidence: Evidence) -> Iterator[tuple[str, s
     if finding.allowed is not None:
         by = f" within {finding.allowed:.3g}{_usual(finding)}"
     if evidence.against == "reference":
-        by += ", in float64 without FSDP"
+        own = case.model
+        narrow = isinstance(own, Imported) and not own.in_float64
+        by += ", without FSDP" if narrow else ", in float64 without FSDP"
     yield "Expected", f"{finding.expected}{by}"
 
 

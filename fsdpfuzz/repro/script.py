@@ -300,11 +300,13 @@ class _Script:
         evidence = self.evidence
         body = self._main(self.case, both=True)
         seen = self._value(*evidence.seen)
-        right = seen if evidence.right is None else self._value(evidence.right)
+        expected = seen if evidence.right is None else self._value(evidence.right)
         fsdp = ast.Name("fsdp", ast.Load())
-        dtypes = [ast.parse(f"torch.{name}", mode="eval").body for name in ("float32", "float64")]
+        own = anatomy(self.case).imported
+        right = "float64" if own is None or own.in_float64 else "float32"
+        dtypes = [ast.parse(f"torch.{name}", mode="eval").body for name in ("float32", right)]
         put = ast.Assign([ast.Name("dtype", ast.Store())], ast.IfExp(fsdp, *dtypes))
-        made = [put, *ended(body, seen, right)]
+        made = [put, *ended(body, seen, expected)]
         train = function("train", ("fsdp",), made, None)
         return [train, *self._both("fsdp"), *self._judged()]
 

@@ -17,24 +17,26 @@ def draw(d: Drawing) -> None:
     """Mostly one for all units: what a unit puts out has to fit the next. Shrinks towards none.
 
     Buffers are cast as parameters are, which fsdp2 cannot do: what they scale has to fit the next
-    layer. The gradient of a gain is a sum over all that it scales, which may cancel but for
-    rounding. What a norm makes of a row that was dropped can leave the range of float16. A layer
-    in no unit, as a program without training may have it, takes float32 alone.
+    layer, unless somebody's own model was seen to run with buffers in float32. The gradient of a
+    gain is a sum over all that it scales, which may cancel but for rounding. What a norm makes of a
+    row that was dropped can leave the range of float16. A layer in no unit, as a program without
+    training may have it, takes float32 alone.
     """
     buffers = any(place.buffers for place in d.a.places)
+    own, casts = d.a.imported, d.a.fsdp1 and "" in d.a.units
     if any(isinstance(place.node, Dropout | Gain) for place in d.a.places) or (
-        buffers and not (d.a.fsdp1 and "" in d.a.units)
+        buffers and not casts and own is None
     ):
         return
     often = 16 if buffers else 10
     if not d.chance(often, fine_tune=40, memory=45) or d.apart:
         return
-    own = d.a.imported
-    halves = _HALF if own is None else tuple(half for half in _HALF if half in own.computes_in)
+    runs = _HALF if own is None else own.lower_dtypes(with_buffers=casts or not buffers)
+    halves = tuple(half for half in _HALF if half in runs)
     if not halves:
         return
     param, reduce = d.pick(halves), d.pick(_REDUCED)
-    buffer = param if buffers else None
+    buffer = param if buffers and casts else None
     precision = Precision(param=param, reduce=reduce, buffer=buffer)
     all_units(d, "precision", precision)
     if d.chance(40):

@@ -33,14 +33,15 @@ ROOMS = {
     "corpus": f"{LOW} invariants seeds",
     "known": f"{LOW} invariants reduce corpus",
     "repro": f"{LOW} invariants reduce",
-    "loop": f"{LOW} strategies invariants pool seeds reduce corpus known repro",
+    "own": f"{COMMON} case expect pool",
+    "loop": f"{LOW} strategies invariants pool seeds reduce corpus known repro own",
     "show": f"{LOW} invariants pool seeds reduce corpus known repro loop",
     "_pytest_options": "errors loop",
-    "_pytest_check": "errors loop",
+    "_pytest_check": "errors loop own",
     "": "_pytest_check",
     "properties": f"{LOW} seeds loop",
     "plugin": f"{COMMON} case seeds corpus known loop show _pytest_options _pytest_check",
-    "cli": f"{LOW} invariants pool seeds reduce corpus known repro loop show",
+    "cli": f"{LOW} invariants pool seeds reduce corpus known repro own loop show",
     "__main__": "cli",
 }
 """What each room may import of the others."""

@@ -73,6 +73,9 @@ class ImportedModule(Part, frozen=True, kw_only=True):
     buffers: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
     changed: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
     """Those of its buffers that a forward changes."""
+    dtype_asked: bool = False
+    """Whether code outside of its calls asks for the dtype of a parameter in it. In a unit that is
+    the one in which it is sharded, whatever the unit computes in."""
 
     def fqns(self, *, used: bool) -> tuple[str, ...]:
         """Of its own parameters those that a backward gives a gradient, or those that it does not.
@@ -106,6 +109,12 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     returns."""
     computes_in: tuple[Dtype, ...] = ()
     """The dtypes below float32 in which it runs."""
+    in_float64: bool = True
+    """Whether it computes the same in float64; else what is right is float32's."""
+    complex_buffers: bool = False
+    """Whether it has complex buffers, of which ``.to(dtype)`` would leave the real part."""
+    computes_beside: tuple[Dtype, ...] = ()
+    """Of these the ones in which it runs while its buffers stay in float32."""
     random: bool = False
     """Whether a forward in train mode draws random numbers."""
     wrapped: bool = False
@@ -228,6 +237,10 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
             for module in self.modules
             for name in module.changed
         )
+
+    def lower_dtypes(self, *, with_buffers: bool) -> tuple[Dtype, ...]:
+        """In which of them its parameters may be, and its buffers or not."""
+        return self.computes_in if with_buffers else self.computes_beside
 
     def loses_state(self) -> bool:
         """As it was seen."""

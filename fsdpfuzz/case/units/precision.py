@@ -16,6 +16,7 @@ from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.modules import Imported
     from fsdpfuzz.case.spec import CaseSpec
     from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Plan, Unit
@@ -300,8 +301,11 @@ def dtypes_fit(a: Anatomy) -> bool:
     fsdp2 casts a unit's inputs unless it is told otherwise. fsdp1 casts those of an outermost unit
     unless ``cast_root_forward_inputs`` says otherwise, and those of any other one if
     ``cast_forward_inputs`` says so. fsdp2 alone casts outputs, to ``output_dtype``. Nobody casts
-    the inputs of a layer that lies in no unit.
+    the inputs of a layer that lies in no unit. Code of somebody's own may ask a parameter for its
+    dtype to cast to: outside of its unit's forward that is the one in which it is sharded.
     """
+    if a.imported is not None and _told_wrongly(a, a.imported):
+        return False
     modules = a.unit_at
     bare = any(place.parameters and innermost(place.path, modules) is None for place in a.places)
     for path, unit in a.options.items():
@@ -317,6 +321,11 @@ def dtypes_fit(a: Anatomy) -> bool:
         if (taken and put_out != around) or (own != around and not casts):
             return False
     return True
+
+
+def _told_wrongly(a: Anatomy, own: Imported) -> bool:
+    asked = {module.path for module in own.modules if module.dtype_asked}
+    return any(path in asked and computed_in(unit) for path, unit in a.options.items())
 
 
 def coarsest_buffer(a: Anatomy) -> Dtype | None:

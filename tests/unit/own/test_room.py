@@ -6,7 +6,7 @@ import pytest
 
 from fsdpfuzz.case import Imported, ImportedModule, ImportedParameter
 from fsdpfuzz.errors import MachineError
-from fsdpfuzz.loop._room import available_memory, room_for
+from fsdpfuzz.own._room import available_memory, room_for
 
 
 def model(width: int) -> Imported:

@@ -9,7 +9,8 @@ import pytest
 
 from fsdpfuzz.case import Fsdp2Plan, Fsdp2Unit
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.loop import Session, SessionSettings, permit, target_named, unchanged
+from fsdpfuzz.loop import Session, SessionSettings
+from fsdpfuzz.own import permit, target_named, unchanged
 from fsdpfuzz.wire import Target
 from tests.unit.case.test_imported import CASE, MODEL
 from tests.unit.loop.standins import make_case

@@ -9,7 +9,7 @@ import pytest
 
 from fsdpfuzz.case import Fsdp1Plan, Fsdp2Plan, Imported, ImportedModule, ImportedParameter
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.loop._accelerate import plan_from
+from fsdpfuzz.own._accelerate import plan_from
 
 WEIGHT = (ImportedParameter(name="weight", shape=(4, 4)),)
 MODEL = Imported(

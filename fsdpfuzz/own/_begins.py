@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from fsdpfuzz.case import CaseSpec, Imported, anatomy
-from fsdpfuzz.loop._imported import permit
-from fsdpfuzz.loop._session import Session
-from fsdpfuzz.observations import Departure, RankReport
+from fsdpfuzz.observations import Departure, Observation, RankReport
+from fsdpfuzz.own._target import permit
 from fsdpfuzz.verdict import Finding
+from fsdpfuzz.wire import Target
 
 SHOWN = 4
 """Modules on the way to what is wrong that are named."""
 
 
-def begins(session: Session, case: CaseSpec, finding: Finding) -> tuple[str, ...]:
-    """Lines on where it begins; empty for a model that was drawn, or if nobody can say."""
+class Tapping(Protocol):
+    """Ranks that tap modules."""
+
+    def run(self, case: CaseSpec, *, patience: bool = False) -> Observation:
+        """What the ranks saw; with ``patience`` under the ceiling deadline."""
+
+    def close(self) -> None:
+        """Ends the ranks."""
+
+
+def begins(
+    case: CaseSpec,
+    finding: Finding,
+    target: Target | None,
+    tapping: Callable[[int], Tapping] | None,
+) -> tuple[str, ...]:
+    """Lines on where it begins; empty for a model that was drawn, or if nobody can say.
+
+    ``tapping`` makes so many ranks that tap modules, for the code of ``target``.
+    """
     if not isinstance(case.model, Imported) or finding.symptom != "mismatch" or finding.op < 0:
         return ()
-    if session.tapping is None:
+    if tapping is None:
         return ()
-    permit(case, session.settings.target)
-    pool = session.tapping(case.world_size)
+    permit(case, target)
+    pool = tapping(case.world_size)
     try:
         observation = pool.run(case, patience=True)
     finally:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from fsdpfuzz.case import (
+    APIS,
+    Api,
     CaseSpec,
     Fsdp1Plan,
     Given,
@@ -21,9 +23,8 @@ from fsdpfuzz.case import (
     join,
 )
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.loop._accelerate import plan_from
-from fsdpfuzz.loop._room import room_for
-from fsdpfuzz.loop._settings import APIS, Api
+from fsdpfuzz.own._accelerate import plan_from
+from fsdpfuzz.own._room import room_for
 from fsdpfuzz.pool import Interpreter, Seen, look_at
 from fsdpfuzz.wire import Target
 
