@@ -13,7 +13,9 @@ from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
+from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.case.wrap import Fsdp1Unit
 
 if TYPE_CHECKING:
@@ -89,9 +91,11 @@ def kept_without_gradient(a: Anatomy) -> tuple[str, ...]:
 def may_end_without_gradient(a: Anatomy, path: str) -> bool:
     """Whether backward can come to a unit by another than the last of its modules.
 
-    What FSDP2 does before a unit's backward hangs on the output of that one.
+    What FSDP2 does before a unit's backward hangs on the output of that one. A reentrant
+    checkpoint around it calls it without grad, so FSDP2 finds an output that requires none.
     """
     modules = a.modules_of(path)
+    apart = {c.path for c in a.case.checkpoints if c.reentrant and side_of(a, c) == "around"}
     for rank in range(a.case.world_size) if a.switches else range(1):
         for _, op, now in a.situations(rank):
             if not isinstance(op, Forward) or not op.waits:
@@ -102,9 +106,26 @@ def may_end_without_gradient(a: Anatomy, path: str) -> bool:
             for call in a.calls(op, now):
                 if call.path in modules and call.grad:
                     own = any(within(fqn, call.path) for fqn in trained)
-                    seen[call.path] = own or call.input_grad
+                    seen[call.path] = call.path not in apart and (own or call.input_grad)
             if any(seen.values()) and not list(seen.values())[-1]:
                 return True
+    return False
+
+
+def shows_sharded_views(a: Anatomy, path: str) -> bool:
+    """Whether fsdp1 may show the local shard of a unit that a forward has left unsharded.
+
+    With ``use_orig_params`` it does not after a call with grad, and knows at the end of backward
+    that it has not: ``_skipped_use_sharded_views`` in torch/distributed/fsdp/_flat_param.py.
+    """
+    if is_flat(a, path):
+        return True
+    for rank in range(a.case.world_size) if a.switches else range(1):
+        for _, op, now in a.situations(rank):
+            if isinstance(op, Forward) and op.grad:
+                calls = [call.grad for call in a.calls(op, now) if call.path == path]
+                if calls and not calls[-1]:
+                    return True
     return False
 
 
@@ -144,6 +165,13 @@ class NoGradientDimension(Hazard):
             group="Training",
             values=ON,
         ),
+        "sharded_views": Feature(
+            about="on when fsdp1 shows the local shard of a unit that a forward leaves unsharded: "
+            "with use_orig_params=False, or called without grad (fsdp1 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp1",),
+        ),
         "quiet_end": Feature(
             about="on when in some forward the output of the last of the unit's modules requires "
             "no grad, while that of another does (fsdp2 only)",
@@ -164,5 +192,7 @@ class NoGradientDimension(Hazard):
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
         yield "quiet", units_called_without_gradient(a).get(path, "off")
         yield "reduced_again", on(path in reduced_again(a))
-        if not a.fsdp1:
+        if a.fsdp1:
+            yield "sharded_views", on(path in kept_whole(a) and shows_sharded_views(a, path))
+        else:
             yield "quiet_end", on(len(a.modules_of(path)) > 1 and may_end_without_gradient(a, path))

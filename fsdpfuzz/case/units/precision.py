@@ -309,8 +309,8 @@ def dtypes_fit(a: Anatomy) -> bool:
     modules = a.unit_at
     bare = any(place.parameters and innermost(place.path, modules) is None for place in a.places)
     for path, unit in a.options.items():
-        outer = innermost(path.rpartition(".")[0], a.options) if path else None
-        around = "float32" if outer is None else computed_in(a.options[outer]) or "float32"
+        outer = innermost(path.rpartition(".")[0], modules) if path else None
+        around = "float32" if outer is None else computed_in(a.options[modules[outer]]) or "float32"
         own, told = computed_in(unit) or "float32", unit.precision
         casts = told is not None and (
             told.cast_inputs is (True if a.fsdp1 else None)

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import draws
-from fsdpfuzz.case import CaseSpec, Fsdp2Plan
+from fsdpfuzz.case import CaseSpec, Fsdp2Plan, decode
 from fsdpfuzz.errors import CaseError
 
 LOT = draws.Lot("parity", 3, 12, (2,))
@@ -32,6 +32,5 @@ def test_a_draw_that_the_wire_changes_is_told(monkeypatch: pytest.MonkeyPatch) -
         other.append(decode(data))
         return other[0]
 
-    decode = draws.decode
     monkeypatch.setattr(draws, "decode", garble)
     assert len(draws.draw(LOT).wrong) == 11
