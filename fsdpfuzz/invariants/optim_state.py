@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.names import parts_of
-from fsdpfuzz.case.operations.optim_state import OPTIM_STATE, OptimState
+from fsdpfuzz.case.operations.optim_state import NUMBERS, OPTIM_STATE, OptimState
 from fsdpfuzz.case.recipe import OPTIMIZER, Inside, Variable, call
 from fsdpfuzz.invariants.evidence import NAMED, RIGHT, SEEN, Evidence, bound, judged
 from fsdpfuzz.invariants.parity import WholeParity
+from fsdpfuzz.observations import Comparison
 from fsdpfuzz.verdict import Finding
 
 
@@ -19,6 +22,25 @@ class OptimizerState(WholeParity):
     wrong = "saves a wrong state of the optimizer"
     quantities = ()
     results = (OPTIM_STATE,)
+
+    def _about(self, comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
+        """A state of zeros is left out of what is compared, as if the parameter never stepped.
+
+        Where rounding decides whether it is zero one side has it and the other has not: then its
+        tensors are held against zeros, and the numbers beside them against nothing.
+        """
+        found = list(super()._about(comparisons))
+        left_out = {
+            (c.op, c.missing, parts_of(c.name)[1])
+            for c in found
+            if c.missing and parts_of(c.name)[2] not in NUMBERS
+        }
+        return [
+            c
+            for c in found
+            if parts_of(c.name)[2] not in NUMBERS
+            or (c.op, c.missing, parts_of(c.name)[1]) not in left_out
+        ]
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """The entry of the state dict where every rank has it under its names, else a table."""

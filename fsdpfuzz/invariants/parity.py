@@ -50,7 +50,7 @@ class Parity(Invariant):
         worst: dict[str, tuple[list[int], Comparison, Anatomy]] = {}
         until = parting(a)
         for report, subject, run in subjects(a, observation):
-            first = _first_broken(filter(self._is_about, subject.comparisons), until)
+            first = _first_broken(self._about(subject.comparisons), until)
             if first is None:
                 continue
             variant = variant_name(subject)
@@ -61,10 +61,14 @@ class Parity(Invariant):
         for variant, (ranks, comparison, run) in worst.items():
             yield self._finding(run, variant, tuple(ranks), comparison)
 
-    def _is_about(self, c: Comparison) -> bool:
-        return c.quantity in self.quantities or (
-            c.quantity == "result" and parts_of(c.name)[0] in self.results
-        )
+    def _about(self, comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
+        """Those that it judges."""
+        return [
+            c
+            for c in comparisons
+            if c.quantity in self.quantities
+            or (c.quantity == "result" and parts_of(c.name)[0] in self.results)
+        ]
 
     def _finding(self, a: Anatomy, variant: str, ranks: tuple[int, ...], c: Comparison) -> Finding:
         return Finding(

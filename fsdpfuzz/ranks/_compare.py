@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -55,16 +56,20 @@ class Batch:
     baselines: Callable[[], Mapping[str, Baseline]] = dict
     """By name; asked for only when needed."""
     _items: list[_Item] = field(default_factory=list)
-    _missing: list[Comparison] = field(default_factory=list)
+    _lone: list[tuple[str, Tensor, Literal["observed", "expected"]]] = field(default_factory=list)
+    """What one side has alone, and which side lacks it."""
+    _misshapen: list[Comparison] = field(default_factory=list)
 
     def add(
         self, name: str, observed: Tensor | None, expected: Tensor | None, reduced: int = 1
     ) -> None:
         """One local part against the same part of the float64 reference, same numel."""
         if observed is None or expected is None:
-            self._add_missing(name, observed, expected)
+            there = expected if observed is None else observed
+            if there is not None and there.numel():
+                self._lone.append((name, there, "observed" if observed is None else "expected"))
         elif observed.numel() != expected.numel():
-            self._missing.append(self._misshapen(name, observed, expected))
+            self._misshapen.append(self._misshaped(name, observed, expected))
         elif observed.numel():
             right = expected.detach().reshape(-1)
             # All go to one device: what FSDP keeps on the CPU lies beside buffers on a GPU.
@@ -74,13 +79,14 @@ class Batch:
 
     def finish(self) -> tuple[Comparison, ...]:
         """All comparisons; waits for the device once, or twice when something is off."""
+        others = (*self._misshapen, *self._of_one_side())
         if not self._items:
-            return tuple(self._missing)
+            return others
         largest = self._largest_error()
         if largest <= (0.0 if self.exact else QUICK_FACTOR * self.eps * self.floor):
             numel = sum(item.observed.numel() for item in self._items)
             together = self._comparison("*", Baseline(), largest, (0.0, 0.0), numel, 1)
-            return (together, *self._missing)
+            return (together, *others)
         known = self.baselines()
         numbers = []
         for item in self._items:
@@ -99,7 +105,7 @@ class Batch:
             )
             for item, (error, observed, expected) in zip(self._items, rows, strict=True)
         ]
-        return (*found, *self._missing)
+        return (*found, *others)
 
     def _largest_error(self) -> float:
         """Over all items; undefined values count as infinite."""
@@ -136,7 +142,7 @@ class Batch:
             exact=self.exact,
         )
 
-    def _misshapen(self, name: str, observed: Tensor, expected: Tensor) -> Comparison:
+    def _misshaped(self, name: str, observed: Tensor, expected: Tensor) -> Comparison:
         return Comparison(
             quantity=self.quantity,
             name=name,
@@ -151,30 +157,23 @@ class Batch:
             finite=False,
         )
 
-    def _add_missing(self, name: str, observed: Tensor | None, expected: Tensor | None) -> None:
-        there = expected if observed is None else observed
-        if there is None or there.numel() == 0:
+    def _of_one_side(self) -> Iterator[Comparison]:
+        """What one side lacks, as if it were zeros there.
+
+        No gradient and a gradient of zero are the same update. Where a gradient is zero but for
+        rounding, as that of a constant is, float32 may have it while float64 has none.
+        """
+        sizes = [(name, there, float(there.detach().abs().max())) for name, there, _ in self._lone]
+        if not any(size != 0.0 for *_, size in sizes):
             return
-        size = float(there.detach().abs().max())
-        if size == 0.0:
-            return  # no gradient and a gradient of zero are the same update
-        self._missing.append(
-            Comparison(
-                quantity=self.quantity,
-                name=name,
-                op=self.op,
-                error=size,
-                baseline=0.0,
-                scale=size,
-                floor=self.floor,
-                observed=0.0 if observed is None else size,
-                expected=size if observed is None else 0.0,
-                numel=there.numel(),
-                eps=self.eps,
-                missing="observed" if observed is None else "expected",
-                exact=self.exact,
-            )
-        )
+        known = self.baselines()
+        for (name, there, size), (*_, missing) in zip(sizes, self._lone, strict=True):
+            if size == 0.0:
+                continue
+            baseline = replace(known.get(name, Baseline()), scale=size)
+            values = (0.0, size) if missing == "observed" else (size, 0.0)
+            found = self._comparison(name, baseline, size, values, there.numel(), 1)
+            yield msgspec.structs.replace(found, missing=missing)
 
 
 def baselines_of(
@@ -186,14 +185,19 @@ def baselines_of(
 ) -> dict[str, Baseline]:
     """For each tensor: the float32 reference's distance from float64, and the largest value.
 
-    ``lower`` are the same tensors of references in lower dtypes; the furthest counts. So it does
-    of float32's, if there is one that was ``nudged``.
+    What the float64 reference lacks counts as zeros. ``lower`` are the same tensors of references
+    in lower dtypes; the furthest counts. So it does of float32's, if there is one that was
+    ``nudged``.
     """
     names, numbers = [], []
-    for name, wide in right.items():
-        if wide is None or wide.numel() == 0:
+    others = (single, *nudged, *lower)
+    for name in dict.fromkeys(name for values in (right, *others) for name in values):
+        there = [value for values in (right, *others) if (value := values.get(name)) is not None]
+        if not there or there[0].numel() == 0:
             continue
-        wide = wide.detach().to(torch.float64)
+        wide = there[0].detach().to(torch.float64)
+        if right.get(name) is None:
+            wide = torch.zeros_like(wide)
         own = [_gap(wide, values.get(name)) for values in (single, *nudged)]
         gaps = [_gap(wide, values.get(name)) for values in lower]
         names.append(name)

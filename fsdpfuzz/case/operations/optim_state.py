@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 OPTIM_STATE = "optim_state"
+NUMBERS = ("step", "lr")
+"""Entries of a parameter's state that stand beside its tensors."""
 _DCP = "torch.distributed.checkpoint.state_dict"
 _FLAGS = ("offload", "broadcast", "flatten", "ignore_frozen", "fresh")
 _SAID = {

@@ -124,7 +124,7 @@ def test_a_lower_precision_is_widened_and_not_narrowed() -> None:
 
 
 def test_a_missing_tensor_is_told_unless_zeros_are_the_same() -> None:
-    given = batch()
+    given = batch(dict)
     given.add("a", None, torch.tensor([0.0, -3.0]))
     given.add("b", torch.tensor([2.0]), None)
     given.add("zeros", torch.zeros(3), None)
@@ -138,9 +138,15 @@ def test_a_missing_tensor_is_told_unless_zeros_are_the_same() -> None:
 
 
 def test_what_is_missing_stands_beside_what_agrees() -> None:
-    given = batch()
+    given = batch(dict)
     given.add("c", None, torch.ones(2))
     assert [found.name for found in compared(given, {})] == ["*", "c"]
+
+
+def test_zeros_that_one_side_lacks_need_no_baseline() -> None:
+    given = batch(never)
+    given.add("zeros", torch.zeros(3), None)
+    assert given.finish() == ()
 
 
 def test_another_number_of_elements_is_told() -> None:
@@ -216,3 +222,14 @@ def test_all_tensors_of_a_batch_are_compared_on_one_device() -> None:
         with pytest.raises(DataDependentOutputException):
             # As far as tensors without values can get.
             given.finish()
+
+
+def test_what_float64_lacks_is_held_against_what_float32_has() -> None:
+    """A gradient that is zero but for rounding: DDP's noise says how large FSDP's may be."""
+    noise = {"a": torch.tensor([0.0, -2e-7])}
+    assert baselines_of({"a": None}, noise)["a"] == Baseline(float(noise["a"].abs().max()), 0.0)
+    lone = Batch("grad", 1, 1e-7, 0.0, baselines=lambda: baselines_of({"a": None}, noise))
+    lone.add("a", torch.tensor([1e-7, 0.0]), None)
+    (one,) = lone.finish()
+    assert (one.missing, one.error, one.scale) == ("expected", one.observed, one.observed)
+    assert one.baseline == float(noise["a"].abs().max())
