@@ -19,6 +19,7 @@ from fsdpfuzz.case import (
     Fsdp2Unit,
     Linear,
     Node,
+    Precision,
     Repeat,
     Sequential,
     Switch,
@@ -26,6 +27,7 @@ from fsdpfuzz.case import (
     anatomy,
     check,
     decode,
+    dtypes_fit,
     encode,
     features,
     is_sound,
@@ -140,6 +142,35 @@ def test_a_unit_whose_last_output_requires_no_grad_is_seen(
     )
     given = case("branches.0", "branches.1", model=BESIDE, frozen=names)
     assert unit_features(anatomy(given), "branches.0")["quiet_end"] == quiet
+
+
+@pytest.mark.parametrize(
+    ("path", "side", "reentrant", "quiet"),
+    [
+        ("2", "around", True, "on"),
+        ("2", "inside", True, "off"),
+        ("2", "around", False, "off"),
+        ("1", "around", True, "off"),
+        ("", "around", True, "off"),
+    ],
+)
+def test_a_reentrant_checkpoint_hides_the_last_output(
+    path: str, side: Any, reentrant: bool, quiet: str
+) -> None:
+    checkpoint = Checkpoint(path=path, kind="function", side=side, reentrant=reentrant)
+    given = case("0", "1", "2", checkpoints=(checkpoint,))
+    assert unit_features(anatomy(given), "0")["quiet_end"] == quiet
+
+
+@pytest.mark.parametrize(("inner", "fit"), [("float16", True), (None, False)])
+def test_a_unit_in_one_of_its_modules_gets_what_the_list_computes_in(inner: Any, fit: bool) -> None:
+    model = Sequential(children=(LAYER, Sequential(children=(LAYER,))))
+    half = Precision(param="float16", output="float32")
+    listed = Fsdp2Unit(path="0", grouped=("1",), precision=half)
+    told = None if inner is None else Precision(param=inner)
+    units = (Fsdp2Unit(path=""), listed, Fsdp2Unit(path="1.0", precision=told))
+    given = case("0", "1", model=model, plan=Fsdp2Plan(units=units))
+    assert dtypes_fit(anatomy(given)) is fit
 
 
 def test_a_case_without_it_is_written_as_ever() -> None:

@@ -19,6 +19,7 @@ from fsdpfuzz.case import (
     Optimizer,
     Plan,
     Rebuild,
+    Repeat,
     RequiresGrad,
     Sequential,
     Step,
@@ -324,3 +325,28 @@ def test_a_local_state_dict_is_one_of_several() -> None:
         a = anatomy(make(fsdp1("", "0"), model=LAYERS, program=program))
         assert {unit_features(a, path)["local_state"] for path in a.units} == {told}
     assert "local_state" not in unit_features(anatomy(make(fsdp2(""), program=ONCE)), "")
+
+
+@pytest.mark.parametrize(
+    ("plan", "model", "expected"),
+    [
+        (fsdp1("", "0", sharding="SHARD_GRAD_OP"), LAYERS, "on"),
+        (fsdp1("", "0"), LAYERS, "off"),
+        (orig("", "0", sharding="SHARD_GRAD_OP"), LAYERS, "off"),
+        (
+            orig("", "0.body", sharding="SHARD_GRAD_OP"),
+            Sequential(children=(Repeat(body=Linear(out=4), times=1, no_grad="body"), LAYERS)),
+            "on",
+        ),
+        (
+            orig("", "0.body", sharding="SHARD_GRAD_OP"),
+            Sequential(children=(Repeat(body=Linear(out=4), times=2), LAYERS)),
+            "off",
+        ),
+    ],
+)
+def test_a_unit_left_unsharded_that_shows_its_local_shard(
+    plan: Fsdp1Plan, model: Node, expected: str
+) -> None:
+    a = anatomy(make(plan, model=model, program=TRAIN))
+    assert unit_features(a, plan.units[1].path)["sharded_views"] == expected
