@@ -83,12 +83,15 @@ def beyond_baseline(baseline: float, eps: float) -> float:
     return bound
 
 
-def alike(scale: float, eps: float, adaptive: float) -> float:
+def alike(scale: float, eps: float, adaptive: float, coarsest: float = FLOAT32_EPS) -> float:
     """What may remain between a case and a variant that sums in another order.
 
-    ``adaptive`` is what `adaptive_wobble` adds.
+    ``adaptive`` is what `adaptive_wobble` adds. What units compute in a lower dtype, of machine
+    epsilon ``coarsest``, is rounded to that before it comes into a tensor of ``eps``; kernels of a
+    GPU that add up atomically do so in another order each time.
     """
-    return ABSOLUTE + WOBBLE * eps * max(0.0, scale - LARGE) + adaptive
+    bound = ABSOLUTE + WOBBLE * eps * max(0.0, scale - LARGE) + adaptive
+    return bound + (LOWER_SCALE * coarsest * scale if coarsest > FLOAT32_EPS else 0.0)
 
 
 def adaptive_wobble(case: CaseSpec, op: int) -> float:

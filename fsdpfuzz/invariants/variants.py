@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdpfuzz.case import Anatomy, coarsest
+from fsdpfuzz.case import EPSILON, Anatomy, coarsest
 from fsdpfuzz.case.recipe import MODEL, Value, Variable, call
 from fsdpfuzz.expect import adaptive_wobble, alike, parting
 from fsdpfuzz.invariants.base import Invariant, operation, subjects, unit_of_parameter
@@ -17,7 +17,8 @@ def allowed(comparison: Comparison, a: Anatomy) -> float:
     """What may remain of the deviation; nothing where both compute the same in the same order."""
     if comparison.exact:
         return 0.0
-    return alike(comparison.scale, comparison.eps, adaptive_wobble(a.case, comparison.op))
+    wobble, coarse = adaptive_wobble(a.case, comparison.op), EPSILON[coarsest(a.plan)]
+    return alike(comparison.scale, comparison.eps, wobble, coarse)
 
 
 class VariantsAgree(Invariant):

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
-from fsdpfuzz.case import Backward, CaseSpec, Checkpoint, Forward, Optimizer, Step, Variant, check
+from fsdpfuzz.case import (
+    EPSILON,
+    Backward,
+    CaseSpec,
+    Checkpoint,
+    Forward,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Optimizer,
+    Precision,
+    Step,
+    Variant,
+    check,
+)
+from fsdpfuzz.case.base import Dtype
 from fsdpfuzz.expect import adaptive_wobble
 from fsdpfuzz.expect.rounding import ABSOLUTE
 from fsdpfuzz.invariants import judge
@@ -63,3 +78,16 @@ def test_each_variant_is_told_once_at_its_first_deviation() -> None:
     varied = [subject(name=name, against_case=tuple(off)) for name in ("plain", "other")]
     found = judge(case, observed(subject(), *varied)).findings
     assert [(f.variant, f.op, f.ranks) for f in found] == [("plain", 2, (0,)), ("other", 2, (0,))]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_lower_dtype_rounds_what_comes_into_a_float32_tensor(dtype: Dtype) -> None:
+    """Found on NCCL: an embedding's gradient under bfloat16, added up atomically."""
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path="", precision=Precision(param=dtype)),))
+    full = case_with(Optimizer())
+    low = msgspec.structs.replace(full, plan=plan)
+    step = EPSILON[dtype]
+    assert judged(full, step, 1).status == "finding"
+    assert judged(low, step, 1).status == "passed"
+    assert judged(low, step, 1, exact=True).status == "finding"
+    assert judged(low, 0.2, 1).status == "finding"
