@@ -1,13 +1,24 @@
-"""What the strategies draw, drawn once and shared by the tests of this folder."""
+"""What the strategies draw, drawn once and shared by all tests, also those in other processes.
+
+The same draws come out of the same sources, so they are kept in pytest's cache for as long as
+nothing changes of what decides on them.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import shutil
+import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import hypothesis
+import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.statistics import collector
@@ -16,9 +27,13 @@ from fsdpfuzz.case import NEWER, CaseSpec
 from fsdpfuzz.loop._hypothesis import BACKEND
 from fsdpfuzz.strategies import FOCUSES, cases
 from fsdpfuzz.strategies.drawing import Focus
+from tests.meta.imports import REPOSITORY, sources
 
 SIZE = 1000
 WORLD_SIZES = (2, 3, 4)
+KEPT = REPOSITORY / ".pytest_cache" / "samples"
+DECIDES = ("fsdpfuzz.case", "fsdpfuzz.strategies", "fsdpfuzz.errors", "fsdpfuzz.loop._hypothesis")
+"""What is drawn hangs on these alone: `tests/meta/test_layers.py` says what strategies import."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +78,45 @@ def drawn(
 
 
 @cache
+def version() -> str:
+    """A name for all that decides on what is drawn."""
+    known = hashlib.sha256(f"{hypothesis.__version__} {msgspec.__version__} {sys.version}".encode())
+    files = [path for name, path in sources().items() if name.startswith(DECIDES)]
+    for path in (*sorted(files), Path(__file__)):
+        known.update(path.read_bytes())
+    return known.hexdigest()[:16]
+
+
+def shared(name: str, draw: Callable[[], Sample], folder: Path = KEPT) -> Sample:
+    """What ``draw`` gives, which one process alone has to wait for."""
+    own = folder / version()
+    own.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        if old != own:
+            shutil.rmtree(old, ignore_errors=True)
+    with (own / f"{name}.json").open("a+b") as file:
+        # Whoever comes second finds it written.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if text := file.read():
+            return msgspec.json.decode(text, type=Sample)
+        made = draw()
+        file.write(msgspec.json.encode(made))
+        return made
+
+
+@cache
 def sample(focus: Focus, start: int = 1) -> Sample:
     """`SIZE` draws of a focus over both APIs and world sizes 2 to 4, on the newest torch."""
-    return drawn(cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER)), SIZE, start)
+    strategy = cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER))
+    return shared(f"{focus}-{start}", lambda: drawn(strategy, SIZE, start))
 
 
 @cache
 def in_a_test(focus: Focus) -> Sample:
     """`SIZE` draws of a focus as a test of one's own has them: some vary earlier ones."""
     strategy = cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER))
-    return drawn(strategy, SIZE, backend="hypothesis")
+    return shared(f"{focus}-test", lambda: drawn(strategy, SIZE, backend="hypothesis"))
 
 
 @cache
