@@ -12,9 +12,10 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 import hypothesis
@@ -23,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.statistics import collector
 
-from fsdpfuzz.case import NEWER, CaseSpec
+from fsdpfuzz.case import NEWER, CaseSpec, features
 from fsdpfuzz.loop._hypothesis import BACKEND
 from fsdpfuzz.strategies import FOCUSES, cases
 from fsdpfuzz.strategies.drawing import Focus
@@ -42,6 +43,8 @@ class Sample:
 
     cases: tuple[CaseSpec, ...]
     statuses: Mapping[str, int]
+    told: tuple[Mapping[str, str], ...] = ()
+    """The features of each case, where they are shared as well."""
 
 
 def drawn(
@@ -99,10 +102,27 @@ def shared(name: str, draw: Callable[[], Sample], folder: Path = KEPT) -> Sample
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         if text := file.read():
-            return msgspec.json.decode(text, type=Sample)
+            return _remembered(msgspec.json.decode(text, type=Sample))
         made = draw()
+        made = replace(made, told=tuple(map(features, made.cases)))
         file.write(msgspec.json.encode(made))
-        return made
+        return _remembered(made)
+
+
+_told: dict[CaseSpec, Mapping[str, str]] = {}
+
+
+def _remembered(found: Sample) -> Sample:
+    for case, values in zip(found.cases, found.told, strict=True):
+        # Few texts stand in all of them.
+        _told[case] = {intern(name): intern(value) for name, value in values.items()}
+    return replace(found, told=())
+
+
+def features_of(case: CaseSpec) -> Mapping[str, str]:
+    """The features of a case, which take longer than drawing it."""
+    found = _told.get(case)
+    return features(case) if found is None else found
 
 
 @cache
