@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_RANKS = 8
 MAX_BYTES = 1 << 20
 """No saved case is larger."""
 NAMES = frozenset({"schema", "case", "found", "origin", "world_size", "model", "plan", "program"})
@@ -213,6 +212,8 @@ def _ini(name: str) -> str:
 
 
 def _ranks(text: str, origin: str) -> int:
+    from fsdpfuzz.case import MAX_RANKS
+
     if not text.isdigit() or not 1 <= int(text) <= MAX_RANKS:
         raise UsageError(f"{origin}: {text!r} is not a number of ranks from 1 to {MAX_RANKS}")
     return int(text)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fsdpfuzz.case import (
     APIS,
     DIMENSIONS,
+    MAX_RANKS,
     Api,
     CaseSpec,
     Dense,
@@ -75,8 +76,8 @@ def cases(
         raise UsageError(f"focus={focus!r}: name one of {', '.join(FOCUSES)}")
     if not apis or not set(apis) <= {"fsdp1", "fsdp2"}:
         raise UsageError(f"apis={list(apis)}: name fsdp1, fsdp2 or both")
-    if not world_sizes or not all(1 <= size <= 8 for size in world_sizes):
-        raise UsageError(f"world_sizes={list(world_sizes)}: name sizes from 1 to 8")
+    if not world_sizes or not all(1 <= size <= MAX_RANKS for size in world_sizes):
+        raise UsageError(f"world_sizes={list(world_sizes)}: name sizes from 1 to {MAX_RANKS}")
     under_way: list[Drawing] = []
     parts = [
         (dimension, _span(part, under_way))

@@ -24,7 +24,7 @@ Glossary, to which the rest of the code refers:
 from __future__ import annotations
 
 from fsdpfuzz.case.anatomy import Anatomy, anatomy
-from fsdpfuzz.case.base import SCHEMA, Dtype, Part, default_of
+from fsdpfuzz.case.base import MAX_RANKS, SCHEMA, Dtype, Part, default_of
 from fsdpfuzz.case.chain import chain
 from fsdpfuzz.case.check import check, is_sound
 from fsdpfuzz.case.checkpoints import (
@@ -170,6 +170,7 @@ __all__ = [
     "FLAT",
     "KINDS",
     "MAX_FILE_BYTES",
+    "MAX_RANKS",
     "NEWER",
     "OPERATIONS",
     "OPTIONS",

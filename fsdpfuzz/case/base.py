@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 SCHEMA = 1
+MAX_RANKS = 8
 
 # Sizes are marked, so that a smaller model is found whatever its modules are: widths that are
 # equal stay equal, counts go by themselves.
@@ -16,7 +17,8 @@ Width = Annotated[int, Meta(ge=1, le=16384, extra={"size": "width"})]
 Count = Annotated[int, Meta(ge=1, le=64, extra={"size": "count"})]
 Batch = Annotated[int, Meta(ge=1, le=65536)]
 Seed = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Rank = Annotated[int, Meta(ge=0, le=7)]
+Rank = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
+Ranks = Annotated[int, Meta(ge=1, le=MAX_RANKS)]
 Probability = Annotated[float, Meta(ge=0.0, le=0.9)]
 Dtype = Literal["float32", "float16", "bfloat16"]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-from msgspec import Meta
 
-from fsdpfuzz.case.base import Part
+from fsdpfuzz.case.base import Part, Ranks
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
 from fsdpfuzz.case.units.sharding import HYBRID, Sharding
 from fsdpfuzz.case.wrap import Fsdp1Unit
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
     from fsdpfuzz.case.wrap import Plan
 
-Size = Annotated[int, Meta(ge=1, le=8)]
 
 _PLAIN: Mapping[Sharding, Sharding] = {
     "HYBRID_SHARD": "FULL_SHARD",
@@ -34,8 +32,8 @@ class Mesh(Part, frozen=True, kw_only=True):
     fsdp2 shards all units over it, fsdp1 those with a hybrid strategy.
     """
 
-    replicate: Size
-    shard: Size
+    replicate: Ranks
+    shard: Ranks
 
     def words(self) -> str:
         """``2 replicas on 2 ranks each``."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from fsdpfuzz.case.base import ParameterName, Part, Seed
+from fsdpfuzz.case.base import ParameterName, Part, Ranks, Seed
 from fsdpfuzz.case.checkpoints import Checkpoint
 from fsdpfuzz.case.debug_level import DebugLevel
 from fsdpfuzz.case.dimension import Api
@@ -25,14 +25,12 @@ from fsdpfuzz.case.ties import Tie
 from fsdpfuzz.case.variants import Variant
 from fsdpfuzz.case.wrap import Fsdp1Plan, Plan
 
-WorldSize = Annotated[int, Meta(ge=1, le=8)]
-
 
 class CaseSpec(Part, frozen=True, kw_only=True):
     """One training program on one model, wrapped in one way, on ``world_size`` ranks."""
 
     schema: Literal[1] = 1
-    world_size: WorldSize
+    world_size: Ranks
     seed: Seed = 0
     model: Model
     inputs: Inputs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpfuzz.case.base import ModulePath, Name, ParameterName, Part, on
+from fsdpfuzz.case.base import ModulePath, Name, ParameterName, Part, Ranks, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.modules import CLASSES, Place, Repeat
 from fsdpfuzz.case.names import check_names
@@ -44,7 +44,7 @@ class Fsdp2Unit(Part, frozen=True, kw_only=True):
     path: ModulePath
     grouped: tuple[ModulePath, ...] = ()
     """FQNs of further modules of the unit: ``fully_shard([path, *grouped])``."""
-    reshard_after_forward: bool | Annotated[int, Meta(ge=1, le=8)] | None = None
+    reshard_after_forward: bool | Ranks | None = None
     cpu_offload: bool = False
     precision: Precision | None = None
     ignored: tuple[ModulePath, ...] = ()

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from fsdpfuzz.case import MAX_RANKS
 from fsdpfuzz.cli._options import (
-    MAX_RANKS,
     JsonPath,
     JunitPath,
     KnownPath,

@@ -10,7 +10,7 @@ import typer
 
 from fsdpfuzz.cli import _known
 from fsdpfuzz.cli._group import Group
-from fsdpfuzz.cli._options import PlantName, PythonPath, folder_named, usable_folder
+from fsdpfuzz.cli._options import PlantName, PythonPath, usable_folder
 from fsdpfuzz.cli._output import console, fitting
 from fsdpfuzz.errors import UsageError, one_line
 from fsdpfuzz.loop import OUTPUT, default_corpus
@@ -131,14 +131,7 @@ def check_command(
         Path | None, typer.Argument(metavar="DIR", help="Known defects; else corpus/known.")
     ] = None,
     backend: _known.BackendChoice = "auto",
-    output: Annotated[
-        Path,
-        typer.Option(
-            parser=folder_named("--output"),
-            metavar="DIR",
-            help="Folder for what the check itself leaves.",
-        ),
-    ] = OUTPUT,
+    output: _known.CheckFolder = OUTPUT,
     python: PythonPath = None,
     plant: PlantName = None,
 ) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fsdpfuzz.cli._options import MAX_RANKS, PythonPath, chosen, interpreter, known_file, whole
+from fsdpfuzz.case import MAX_RANKS
+from fsdpfuzz.cli._options import PythonPath, chosen, interpreter, known_file, whole
 from fsdpfuzz.cli._output import console
 
 if TYPE_CHECKING:

@@ -113,14 +113,11 @@ def _found_again(
     machine = resolve_machine(backend, (entry.case.world_size,), python)
     with tempfile.TemporaryDirectory() as folder:
         settings = SessionSettings(
-            backend=machine.backend,
             plant=plant,
-            torch=machine.torch,
-            offers=machine.offers,
             output=Path(folder),
             reruns=0,
             python=python,
-        )
+        ).on(machine)
         with Session(settings) as session:
             findings = session.examine(entry.case).verdict.findings
     # The end of a key, which says where or how, may have been put in other words since.

@@ -13,7 +13,6 @@ import typer
 from fsdpfuzz.cli._finding import finding_of, read_with_finding
 from fsdpfuzz.cli._group import Group
 from fsdpfuzz.cli._options import (
-    MAX_RANKS,
     PlantName,
     PythonPath,
     chosen,
@@ -38,6 +37,14 @@ FOLDER = Path("corpus/known")
 Known = Annotated[
     Path | None,
     typer.Option("--known", metavar="DIR", help="Known defects; else corpus/known."),
+]
+CheckFolder = Annotated[
+    Path,
+    typer.Option(
+        parser=folder_named("--output"),
+        metavar="DIR",
+        help="Folder for what the check itself leaves.",
+    ),
 ]
 BackendChoice = Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")]
 
@@ -106,21 +113,16 @@ def _proposed(
 ) -> Proposal:
     from fsdpfuzz import loop
     from fsdpfuzz.known import propose
-    from fsdpfuzz.pool import probe_machine
-    from fsdpfuzz.reduce import alike
+    from fsdpfuzz.reduce import MOST_RANKS, alike
 
     machine = loop.resolve_machine(backend, (entry.case.world_size,), python)
-    most = MAX_RANKS if machine.backend == "gloo" else probe_machine(python).gpus
     with tempfile.TemporaryDirectory() as folder:
         settings = loop.SessionSettings(
-            backend=machine.backend,
             plant=plant,
-            torch=machine.torch,
-            offers=machine.offers,
             output=Path(folder),
             known=known,
             python=python,
-        )
+        ).on(machine)
         with loop.Session(settings) as session:
             first = session.examine(entry.case)
             if (name := next(iter(first.known.values()), None)) and not first.news:
@@ -140,7 +142,7 @@ def _proposed(
                 title=title,
                 seen=_seen(entry, machine.torch, machine.backend),
                 date=datetime.now(UTC).date().isoformat(),
-                max_ranks=min(4, most),
+                max_ranks=min(MOST_RANKS, machine.most_ranks),
             )
 
 
@@ -200,14 +202,7 @@ def _predicate(when: Predicate) -> str:
 def check_command(
     known: Known = None,
     backend: BackendChoice = "auto",
-    output: Annotated[
-        Path,
-        typer.Option(
-            parser=folder_named("--output"),
-            metavar="DIR",
-            help="Folder for what the check itself leaves.",
-        ),
-    ] = OUTPUT,
+    output: CheckFolder = OUTPUT,
     python: PythonPath = None,
     plant: PlantName = None,
 ) -> None:
@@ -233,23 +228,18 @@ def run_check(
     """Checks and tells; ends with the exit code."""
     from fsdpfuzz import loop
     from fsdpfuzz.known import Known, check_known
-    from fsdpfuzz.pool import probe_machine
 
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
     entries = Known.load(path)
     usable_folder(output, "--output")
     ranks_on = interpreter(python)
     machine = loop.resolve_machine(backend, (1,), ranks_on)
-    most = MAX_RANKS if machine.backend == "gloo" else probe_machine(ranks_on).gpus
     # No known defects: the entries are compared with the bare findings here.
     settings = loop.SessionSettings(
-        backend=machine.backend,
         output=output,
         plant=plant,
-        torch=machine.torch,
-        offers=machine.offers,
         python=ranks_on,
-    )
+    ).on(machine)
     stale = 0
     with loop.Session(settings) as session:
         for checked in check_known(
@@ -257,7 +247,7 @@ def run_check(
             lambda case: session.examine(case).verdict.findings,
             torch=machine.torch,
             backend=machine.backend,
-            most_ranks=most,
+            most_ranks=machine.most_ranks,
             lacks=lambda case: loop.lacking_in_torch(case, machine.offers),
         ):
             stale += checked.stale

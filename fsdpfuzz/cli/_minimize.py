@@ -101,15 +101,12 @@ def _settings(
 
     machine = resolve_machine(backend, (entry.case.world_size,), python)
     return SessionSettings(
-        backend=machine.backend,
         profile=replace(PROFILES["dev"], shrink_seconds=seconds, shrink_tries=RUNS),
         plant=plant,
-        torch=machine.torch,
-        offers=machine.offers,
         output=output,
         known=known,
         python=python,
-    )
+    ).on(machine)
 
 
 def _reduced(

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fsdpfuzz.pool import Interpreter
     from fsdpfuzz.wire import Target
 
-MAX_RANKS = 8
 KNOWN_VARIABLE = "FSDPFUZZ_KNOWN"
 
 PythonPath = Annotated[

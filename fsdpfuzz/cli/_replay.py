@@ -103,15 +103,12 @@ def _replayed(
     largest = max(entry.case.world_size for _, entry in entries)
     machine = resolve_machine(backend, (largest,), ranks_on)
     settings = SessionSettings(
-        backend=machine.backend,
         output=output,
         known=known_path,
         plant=plant,
-        torch=machine.torch,
-        offers=machine.offers,
         python=ranks_on,
         target=own,
-    )
+    ).on(machine)
     with Session(settings) as session:
         for path, entry in entries:
             needs = lacking(entry.case, SEEDS, machine.backend)

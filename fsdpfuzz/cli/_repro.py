@@ -231,30 +231,24 @@ def _ablation(
     python: Interpreter | None,
     target: Target | None,
 ) -> Ablation:
-    from fsdpfuzz.cli._options import MAX_RANKS
     from fsdpfuzz.loop import Session, SessionSettings, resolve_machine
-    from fsdpfuzz.pool import probe_machine
-    from fsdpfuzz.reduce import ablate
+    from fsdpfuzz.reduce import MOST_RANKS, ablate
 
     machine = resolve_machine(backend, (entry.case.world_size,), python)
-    most = MAX_RANKS if machine.backend == "gloo" else probe_machine(python).gpus
     with tempfile.TemporaryDirectory() as folder:
         settings = SessionSettings(
-            backend=machine.backend,
             plant=plant,
-            torch=machine.torch,
-            offers=machine.offers,
             output=Path(folder),
             reruns=0,
             python=python,
             target=target,
-        )
+        ).on(machine)
         with Session(settings) as session:
             return ablate(
                 entry.case,
                 finding,
                 lambda case: session.examine(case).verdict,
-                max_ranks=min(4, most),
+                max_ranks=min(MOST_RANKS, machine.most_ranks),
             )
 
 

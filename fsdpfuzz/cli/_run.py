@@ -12,9 +12,9 @@ from typing import Annotated
 import msgspec
 import typer
 
+from fsdpfuzz.case import MAX_RANKS
 from fsdpfuzz.cli._jobs import Part, jobs_number, parts_of
 from fsdpfuzz.cli._options import (
-    MAX_RANKS,
     JsonPath,
     JunitPath,
     KnownPath,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fsdpfuzz.cli._options import MAX_RANKS, chosen, whole, writable_parent
+from fsdpfuzz.case import MAX_RANKS
+from fsdpfuzz.cli._options import chosen, whole, writable_parent
 from fsdpfuzz.errors import UsageError, one_line
 from fsdpfuzz.loop import APIS
 

@@ -111,18 +111,23 @@ def main(control_fd: int, controller: int, main_thread: bool, home: str) -> None
     main thread started this process: only then may the kernel be asked for a signal at that
     thread's end.
     """
+    # Ctrl-C is for the controller, which ends this process when it is done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     control = socket.socket(fileno=control_fd)
     server = _Server(control, home)
     try:
         Path(home).mkdir(mode=0o700)
+        # Whatever torch or a case leaves there goes with the folder, also after a rank was killed.
         os.environ["TMPDIR"] = tempfile.tempdir = home
         started = _preload()
+        # The signal comes at the end of the thread that forked, not of its process: prctl(2).
         if main_thread:
             _die_with_parent(signal.SIGTERM)
+        # It may have ended before the kernel was asked to tell.
         if os.getppid() == controller:
             gc.collect()
+            # Children share these pages until a collector writes its marks into them.
             gc.freeze()
             control.send(msgspec.json.encode(started))
             server.serve()
@@ -165,6 +170,7 @@ class _Server:
         self._children: set[int] = set()
         self._folders = {home}
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # Only a signal with a handler in Python writes to the wakeup descriptor.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
 
@@ -239,9 +245,11 @@ class _Server:
                     with contextlib.suppress(BaseException):
                         traceback.print_exc()
                 finally:
+                    # Never back into the loop of the server, nor through what it does at its exit.
                     os._exit(code)
             self._children.add(pid)
             pids.append(pid)
+        # Else the controller would see no end of a rank's pipe while the server lives.
         for fd in fds:
             os.close(fd)
         return tuple(pids)
@@ -250,10 +258,12 @@ class _Server:
         self, parent: int, selector: selectors.BaseSelector, own: list[int], others: set[int]
     ) -> None:
         _die_with_parent(signal.SIGKILL)
+        # It may have ended before the kernel was asked to kill this one with it.
         if os.getppid() != parent:
             os._exit(1)
         # A group of its own, so that what it starts can be killed with it.
         os.setpgid(0, 0)
+        # The descriptor is the server's: a signal of a rank would wake the server.
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -261,6 +271,7 @@ class _Server:
         self._control.close()
         for fd in (self._woken, self._waker, *others):
             os.close(fd)
+        # Not sys.stdout alone: C++ says last what is wrong before it aborts.
         os.dup2(own[1], 1)
         os.dup2(own[1], 2)
 
@@ -290,6 +301,7 @@ class _Server:
 
 
 def _run(function: str, setup: msgspec.Raw, channel: int, output: int) -> int:
+    # Copied to 1 and 2 by now; the pipe ends with the rank once no other copy is open.
     if output > 2:
         os.close(output)
     module, _, name = function.partition(":")

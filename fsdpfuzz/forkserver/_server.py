@@ -82,7 +82,9 @@ class ForkServer:
         self._folders = {self._home}
         # Anonymous: it is gone with the last process that has it open.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        # A packet comes whole or not at all, whatever ends in the middle of sending it.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Closed at once: with a copy here the server's end would not end the connection.
         with theirs:
             self._process = self._launch(theirs)
         try:
@@ -118,6 +120,7 @@ class ForkServer:
         told = tuple(environment.get(name, "(not told)") for name in VISIBLE)
         sees = ("" if python is None else python.executable, *told)
         current = cls._current.pop(sees, None)
+        # In a fork of the controller the server is still that one's.
         if current is not None and current._owner == os.getpid():
             current.drain()
             if not current.lost:
@@ -195,6 +198,7 @@ class ForkServer:
             "main": threading.current_thread() is threading.main_thread(),
         }
         return subprocess.Popen(
+            # -P: a torch.py in the current folder is not torch.
             [self._python.executable, "-P", "-c", _BOOT, json.dumps(arguments)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ from typing import Literal
 
 from fsdpfuzz.case import (
     FEATURES,
+    MAX_RANKS,
     PARAMETER_FEATURES,
     UNIT_FEATURES,
     Anatomy,
@@ -43,7 +44,6 @@ Atom = tuple[Level, str]
 
 API: Atom = ("case", "api")
 RANKS: Atom = ("case", "world_size")
-MOST_RANKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class _Search:
         shown = sorted(int(value) for value in self.values[RANKS])
         without = [a.case.world_size for _, a in self.hidden if RANKS in self._apart(a)]
         if all(size < shown[0] for size in without):
-            return tuple(str(size) for size in range(shown[0], MOST_RANKS + 1))
+            return tuple(str(size) for size in range(shown[0], MAX_RANKS + 1))
         return tuple(map(str, shown))
 
 

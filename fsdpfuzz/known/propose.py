@@ -13,7 +13,7 @@ from fsdpfuzz.known.defect import TO_WRITE, Backend, Defect, Pattern, Predicate
 from fsdpfuzz.known.narrow import focus_of, narrowest, run_of
 from fsdpfuzz.known.others import other_findings
 from fsdpfuzz.known.trials import Examine, Trial, same, trials_of
-from fsdpfuzz.reduce import ablate, alike, reduce
+from fsdpfuzz.reduce import MOST_RANKS, ablate, alike, reduce
 from fsdpfuzz.verdict import Finding, Verdict
 
 _MAX_TEXT = 120
@@ -52,7 +52,7 @@ def propose(
     title: str,
     seen: Mapping[Backend, tuple[str, ...]],
     date: str,
-    max_ranks: int = 4,
+    max_ranks: int = MOST_RANKS,
 ) -> Proposal:
     """The entry of the defect that a finding shows, as narrow as what is run allows.
 

@@ -26,12 +26,10 @@ from fsdpfuzz.loop._held import signals_held
 from fsdpfuzz.loop._peers import Alone, Peers
 from fsdpfuzz.loop._reduction import Reduction
 from fsdpfuzz.loop._session import Session
-from fsdpfuzz.reduce import Ablation
+from fsdpfuzz.reduce import MOST_RANKS, Ablation
 from fsdpfuzz.verdict import Finding, Verdict
 
 WriteScript = Callable[[Session, Found, CaseSpec, Ablation | None], Script]
-
-MAX_RANKS = 4
 
 
 @dataclass(slots=True)
@@ -363,10 +361,10 @@ class Ledger:
 
     def _most_ranks(self) -> int:
         if self.session.settings.backend == "gloo":
-            return MAX_RANKS
+            return MOST_RANKS
         from fsdpfuzz.pool import probe_machine
 
-        return min(MAX_RANKS, probe_machine(self.session.settings.python).gpus)
+        return min(MOST_RANKS, probe_machine(self.session.settings.python).gpus)
 
     def _finished(self, found: Found, case: CaseSpec, ablation: Ablation | None) -> Found:
         key = found.finding.key

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from fsdpfuzz.case import MAX_RANKS
 from fsdpfuzz.loop._settings import Backend
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class Resolved:
     torch: str
     offers: tuple[str, ...] = ()
     """What that torch has of what fsdpfuzz uses."""
+    most_ranks: int = MAX_RANKS
+    """How many ranks there can be: for NCCL one a GPU."""
 
 
 def installed_torch() -> str:
@@ -64,10 +67,13 @@ def resolve_machine(
 
     machine = probe_machine(python)
     backend = choose_backend(machine, choice, min(world_sizes))
-    if backend == "nccl":
-        world_sizes = tuple(size for size in world_sizes if size <= machine.gpus)
+    most = machine.gpus if backend == "nccl" else MAX_RANKS
     return Resolved(
-        backend=backend, world_sizes=world_sizes, torch=machine.torch, offers=machine.offers
+        backend=backend,
+        world_sizes=tuple(size for size in world_sizes if size <= most),
+        torch=machine.torch,
+        offers=machine.offers,
+        most_ranks=most,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,18 @@ _UNDER_PLANT = "fsdpfuzz.ranks.under_plant"
 
 
 def write_script(
-    session: Session, found: Found, case: CaseSpec, ablation: Ablation | None
+    session: Session,
+    found: Found,
+    case: CaseSpec,
+    ablation: Ablation | None,
+    *,
+    verify: Callable[..., Verification] | None = None,
 ) -> Script:
     """Writes ``repros/<case>.py`` in the folder of the run and runs it under torchrun.
 
-    ``ablation`` says which options the finding needs, where that is known. Whatever goes wrong
-    is said in the script's note; nothing that happened to the finding before is lost by it.
+    ``ablation`` says which options the finding needs, where that is known; ``verify`` stands for
+    `fsdpfuzz.repro.verify`, which runs it. Whatever goes wrong is said in the script's note;
+    nothing that happened to the finding before is lost by it.
     """
     from fsdpfuzz.repro import render
 
@@ -38,7 +45,7 @@ def write_script(
     except (FsdpFuzzError, OSError) as error:
         return Script(path=None, confirmed=False, note=one_line(str(error)))
     lines = ablation.lines if ablation is not None else ()
-    seen = _run(session, found, path, case.world_size)
+    seen = _run(session, found, path, case.world_size, verify)
     note = seen.reason
     if not seen.reproduced:
         note = f"{seen.outcome}: {seen.reason}" if seen.reason else seen.outcome
@@ -56,11 +63,17 @@ def plant_launcher(plant: str | None) -> tuple[str, ...]:
     return ("-m", _UNDER_PLANT, plant) if plant is not None else ()
 
 
-def _run(session: Session, found: Found, path: Path, world_size: int) -> Verification:
-    from fsdpfuzz.repro import verify
+def _run(
+    session: Session,
+    found: Found,
+    path: Path,
+    world_size: int,
+    verify: Callable[..., Verification] | None,
+) -> Verification:
+    from fsdpfuzz import repro
 
     python = _shown_by(session, found)
-    return verify(
+    return (verify or repro.verify)(
         path,
         world_size,
         session.settings.backend,

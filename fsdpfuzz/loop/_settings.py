@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fsdpfuzz.case import Imported, Plan
 from fsdpfuzz.loop._profiles import PROFILES, Profile
 from fsdpfuzz.pool import Interpreter
 from fsdpfuzz.wire import Target
+
+if TYPE_CHECKING:
+    from fsdpfuzz.loop._machine import Resolved
 
 Backend = Literal["gloo", "nccl"]
 Api = Literal["fsdp1", "fsdp2"]
@@ -51,6 +54,10 @@ class SessionSettings:
     """What the ranks run on; None for the controller's own."""
     against: Interpreter | None = None
     """What each case is run on besides, to see what differs; its ``torch`` as it says itself."""
+
+    def on(self, machine: Resolved) -> SessionSettings:
+        """The same for what a machine can run."""
+        return replace(self, backend=machine.backend, torch=machine.torch, offers=machine.offers)
 
     @property
     def folder(self) -> Path:

@@ -37,6 +37,7 @@ class Crew:
         theirs: list[int] = []
         try:
             for setup in setups:
+                # A channel each: nobody learns of a crash through the collective that crashed.
                 ours, its = socket.socketpair()
                 theirs.append(its.detach())
                 output, its_output = os.pipe()
@@ -53,6 +54,7 @@ class Crew:
             self._release()
             raise
         finally:
+            # Else the end of a rank would not be the end of its channel.
             for fd in theirs:
                 os.close(fd)
 
@@ -124,6 +126,7 @@ class Crew:
             rank.code = self._server.exits.pop(rank.pid, None)
             if rank.code is None and self._server.lost:
                 rank.code = -signal.SIGKILL  # by the kernel, at the end of its parent
+            # Its last words are still in the pipes.
             if rank.code is not None:
                 rank.read_rest()
 
@@ -142,6 +145,7 @@ class Crew:
     def stacks(self) -> tuple[str, ...]:
         """The stack of every thread of every rank, as far as they can be had."""
         files = [self._folder / f"stacks-{rank.rank}" for rank in self.ranks]
+        # faulthandler answers in C, so a rank that hangs in a collective answers, too.
         self._signal(self.pids, signal.SIGUSR1)
         end = time.monotonic() + _STACK_SECONDS
         sizes: list[int] = []
@@ -150,6 +154,7 @@ class Crew:
             before = sizes
             self.poll(0.0)
             time.sleep(0.01)
+            # A file that still grows is not written to its end.
             sizes = [_size(file) for file in files]
             waiting = sizes != before or not all(
                 size or rank.code is not None or _is_stopped(rank.pid)

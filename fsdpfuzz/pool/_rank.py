@@ -37,6 +37,7 @@ class Rank:
         self._outgoing = bytearray()
         self._frames = Frames()
         self._tail = bytearray()
+        # A rank that stops in the middle of a message must not stop the controller.
         channel.setblocking(False)
         os.set_blocking(output, False)
 

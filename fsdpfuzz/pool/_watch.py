@@ -70,6 +70,7 @@ class Watch:
             looked = now
             passed = now - started - self._lost
             patience = self._patience(started)
+            # To look costs system calls for each rank, and most cases are over before.
             if self._failed_at or passed >= min(self._grace, self._stall):
                 self._look(self._crew.recordings())
             if self._is_over(waiting, passed, patience):

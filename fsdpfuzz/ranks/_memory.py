@@ -43,6 +43,7 @@ class _Units:
 
 def measure(a: Anatomy, env: RankEnv) -> Subject:
     """Trains a case under the tracker; raises whatever FSDP or the tracker raises."""
+    # What the case before left in circles would be counted with this one.
     gc.collect()
     cuda = env.device.type == "cuda"
     before = tracking.allocated(env.device) if cuda else 0

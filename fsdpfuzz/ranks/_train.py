@@ -48,6 +48,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         return RankReport(
             rank=env.rank, digest=digest(case), subjects=(subject,), work_seconds=seconds
         )
+    # These issue collectives of their own, which the case's level is not about.
     reference, dtypes, ddp = references(a, env)
     left, beyond = reference.leaves(dtypes)
     work = time.perf_counter() - started
@@ -103,6 +104,7 @@ def _observe(
     with probes(counters):
         observer, variables = observe(name, a, reference, counters, env, likeness, apart, unsettled)
         if env.device.type == "cuda":
+            # What the device has not done yet would raise, and be timed, in what comes after.
             torch.cuda.synchronize(env.device)
     seconds = time.perf_counter() - started - observer.seconds
     observer.comparisons.extend(_buffers(a, variables, reference, unsettled))

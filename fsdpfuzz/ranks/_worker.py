@@ -80,10 +80,12 @@ def _join(setup: Setup) -> RankEnv:
     flight = FlightRecorder(folder / f"flight-{setup.rank}")
     flight.begin("start")
     stacks = (folder / f"stacks-{setup.rank}").open("w")
+    # Not chained: what the signal does by default is to end the process.
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
     faulthandler.enable(file=2)
     # Ranks die on purpose, and a core file of each would fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    # Ranks share the cores; and sums by several threads come in another order each time.
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # the probes record those that matter
     device = torch.device(DEVICES[setup.backend])
@@ -96,6 +98,7 @@ def _join(setup: Setup) -> RankEnv:
         rank=setup.rank,
         world_size=setup.world_size,
         timeout=_NO_TIMEOUT,
+        # NCCL connects now, not within the first case.
         device_id=device if device.type == "cuda" else None,
     )
     env = RankEnv(
@@ -132,6 +135,7 @@ def _serve(env: RankEnv, channel: socket.socket, run: _Runs) -> None:
         for body in frames.feed(data):
             message = order(body)
             answer = Answer(number=message.number, report=_attempt(message, env, run))
+            # Before the rest, so that the controller judges meanwhile.
             channel.sendall(_fit(answer, env))
             env.flight.stage("idle")
             gc.collect()

@@ -16,6 +16,7 @@ from fsdpfuzz.verdict import Finding, Verdict
 
 MAX_RUNS = 40
 SIZES = (1, 2, 3, 4)
+MOST_RANKS = max(SIZES)
 
 
 class Ablation(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +76,7 @@ def ablate(
     examine: Callable[[CaseSpec], Verdict | None],
     *,
     max_runs: int = MAX_RUNS,
-    max_ranks: int = 4,
+    max_ranks: int = MOST_RANKS,
 ) -> Ablation:
     """Changes one option of ``case`` at a time and asks ``examine`` whether ``finding`` shows.
 

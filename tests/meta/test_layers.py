@@ -36,7 +36,7 @@ ROOMS = {
     "own": f"{COMMON} case expect pool",
     "loop": f"{LOW} strategies invariants pool seeds reduce corpus known repro own",
     "show": f"{LOW} invariants pool seeds reduce corpus known repro loop",
-    "_pytest_options": "errors loop",
+    "_pytest_options": "errors case loop",
     "_pytest_check": "errors loop own",
     "": "_pytest_check",
     "properties": f"{LOW} seeds loop",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from fsdpfuzz.loop import (
     run,
     write_script,
 )
-from fsdpfuzz.repro import verify
+from tests.planted.forked import verify_forked
 
 UNITS = "tests.planted.units"
 MAX_LINES = 60
@@ -68,7 +69,11 @@ def hunt(
         apis=apis,
         world_sizes=world_sizes,
     )
-    return run(settings, Enough(until), script=write_script if scripts else None)
+    return run(
+        settings,
+        Enough(until),
+        script=partial(write_script, verify=verify_forked) if scripts else None,
+    )
 
 
 class Enough:
@@ -123,5 +128,5 @@ def assert_shown_by_its_script(
     assert script.path is not None
     assert script.confirmed, script.note
     assert len(script.path.read_text().splitlines()) <= lines
-    without = verify(script.path, case_of(found).world_size, backend, found.finding)
+    without = verify_forked(script.path, case_of(found).world_size, backend, found.finding)
     assert without.outcome == "not reproduced", without.output

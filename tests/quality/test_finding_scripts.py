@@ -11,8 +11,9 @@ from fsdpfuzz.invariants import judge
 from fsdpfuzz.known import Known
 from fsdpfuzz.loop import default_known, plant_launcher
 from fsdpfuzz.pool import Pool
-from fsdpfuzz.repro import Context, Verification, render, verify
+from fsdpfuzz.repro import Context, Verification, render
 from fsdpfuzz.verdict import Finding
+from tests.planted.forked import verify_forked
 from tests.quality import test_document_faults as document_faults
 from tests.quality import test_state_and_memory_faults as state_faults
 
@@ -58,7 +59,7 @@ def verified(
 ) -> Verification:
     script = folder / "repro.py"
     script.write_text(render(case, finding, Context(patience=10.0)))
-    return verify(script, case.world_size, "gloo", finding, launcher=plant_launcher(plant))
+    return verify_forked(script, case.world_size, "gloo", finding, launcher=plant_launcher(plant))
 
 
 @pytest.mark.parametrize(("module", "fault"), FAULTY)

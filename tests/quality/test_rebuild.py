@@ -30,8 +30,9 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.pool import Pool
-from fsdpfuzz.repro import Context, render, verify
+from fsdpfuzz.repro import Context, render
 from fsdpfuzz.verdict import Verdict
+from tests.planted.forked import verify_forked
 
 ROOT1 = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
 NESTED1 = Fsdp1Plan(
@@ -127,7 +128,7 @@ def test_a_script_shows_what_a_wrong_plan_of_the_new_model_would_do(tmp_path: Pa
     script = tmp_path / "repro.py"
     script.write_text(render(example, finding, CONTEXT))
     assert "get_optimizer_state_dict" in script.read_text()
-    assert verify(script, 2, "gloo", finding).outcome == "not reproduced"
+    assert verify_forked(script, 2, "gloo", finding).outcome == "not reproduced"
 
 
 def test_findings_behind_it_name_units_of_the_new_plan() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
 
 
+@lru_cache(maxsize=64)
 def misnamed_units(a: Anatomy) -> tuple[str, ...]:
     """Units to whose state ``torch.distributed.checkpoint`` gives names with a wrapper in them.
 

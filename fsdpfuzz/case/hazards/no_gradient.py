@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
 
 
+@lru_cache(maxsize=64)
 def ever_frozen(a: Anatomy) -> frozenset[str]:
     """Parameters that are frozen all along or for a part of the program."""
     return a.frozen.union(
@@ -29,6 +30,7 @@ def ever_frozen(a: Anatomy) -> frozenset[str]:
     )
 
 
+@lru_cache(maxsize=64)
 def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
     """Units that manage parameters, none of which gets a gradient: all frozen or unused.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
 
 
+@lru_cache(maxsize=64)
 def identity_units(a: Anatomy) -> tuple[str, ...]:
     """Units whose module returns its very input, or a unit that does so within them."""
     found = []
@@ -33,6 +35,7 @@ def identity_units(a: Anatomy) -> tuple[str, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=64)
 def repeated_places(a: Anatomy) -> tuple[str, ...]:
     """FQNs of the modules whose content is called several times in one forward."""
     if a.imported is not None:
@@ -44,6 +47,7 @@ def repeated_places(a: Anatomy) -> tuple[str, ...]:
     )
 
 
+@lru_cache(maxsize=64)
 def called_units(a: Anatomy) -> frozenset[str]:
     """Units that some forward of the program calls, on some rank."""
     called: set[str] = set()
@@ -55,6 +59,7 @@ def called_units(a: Anatomy) -> frozenset[str]:
     return frozenset(unit for module, unit in a.unit_at.items() if module in called)
 
 
+@lru_cache(maxsize=64)
 def calls_a_unit_again(a: Anatomy) -> bool:
     """Whether a unit is called several times from the end of a backward to that of the next.
 

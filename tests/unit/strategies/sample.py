@@ -1,24 +1,40 @@
-"""What the strategies draw, drawn once and shared by the tests of this folder."""
+"""What the strategies draw, drawn once and shared by all tests, also those in other processes.
+
+The same draws come out of the same sources, so they are kept in pytest's cache for as long as
+nothing changes of what decides on them.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import shutil
+import sys
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from sys import intern
 from typing import Any
 
+import hypothesis
+import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.statistics import collector
 
-from fsdpfuzz.case import NEWER, CaseSpec
+from fsdpfuzz.case import NEWER, CaseSpec, features
 from fsdpfuzz.loop._hypothesis import BACKEND
 from fsdpfuzz.strategies import FOCUSES, cases
 from fsdpfuzz.strategies.drawing import Focus
+from tests.meta.imports import REPOSITORY, sources
 
 SIZE = 1000
 WORLD_SIZES = (2, 3, 4)
+KEPT = REPOSITORY / ".pytest_cache" / "samples"
+DECIDES = ("fsdpfuzz.case", "fsdpfuzz.strategies", "fsdpfuzz.errors", "fsdpfuzz.loop._hypothesis")
+"""What is drawn hangs on these alone: `tests/meta/test_layers.py` says what strategies import."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +43,8 @@ class Sample:
 
     cases: tuple[CaseSpec, ...]
     statuses: Mapping[str, int]
+    told: tuple[Mapping[str, str], ...] = ()
+    """The features of each case, where they are shared as well."""
 
 
 def drawn(
@@ -63,16 +81,62 @@ def drawn(
 
 
 @cache
+def version() -> str:
+    """A name for all that decides on what is drawn."""
+    known = hashlib.sha256(f"{hypothesis.__version__} {msgspec.__version__} {sys.version}".encode())
+    files = [path for name, path in sources().items() if name.startswith(DECIDES)]
+    for path in (*sorted(files), Path(__file__)):
+        known.update(path.read_bytes())
+    return known.hexdigest()[:16]
+
+
+def shared(name: str, draw: Callable[[], Sample], folder: Path = KEPT) -> Sample:
+    """What ``draw`` gives, which one process alone has to wait for."""
+    own = folder / version()
+    own.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        if old != own:
+            shutil.rmtree(old, ignore_errors=True)
+    with (own / f"{name}.json").open("a+b") as file:
+        # Whoever comes second finds it written.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if text := file.read():
+            return _remembered(msgspec.json.decode(text, type=Sample))
+        made = draw()
+        made = replace(made, told=tuple(map(features, made.cases)))
+        file.write(msgspec.json.encode(made))
+        return _remembered(made)
+
+
+_told: dict[CaseSpec, Mapping[str, str]] = {}
+
+
+def _remembered(found: Sample) -> Sample:
+    for case, values in zip(found.cases, found.told, strict=True):
+        # Few texts stand in all of them.
+        _told[case] = {intern(name): intern(value) for name, value in values.items()}
+    return replace(found, told=())
+
+
+def features_of(case: CaseSpec) -> Mapping[str, str]:
+    """The features of a case, which take longer than drawing it."""
+    found = _told.get(case)
+    return features(case) if found is None else found
+
+
+@cache
 def sample(focus: Focus, start: int = 1) -> Sample:
     """`SIZE` draws of a focus over both APIs and world sizes 2 to 4, on the newest torch."""
-    return drawn(cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER)), SIZE, start)
+    strategy = cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER))
+    return shared(f"{focus}-{start}", lambda: drawn(strategy, SIZE, start))
 
 
 @cache
 def in_a_test(focus: Focus) -> Sample:
     """`SIZE` draws of a focus as a test of one's own has them: some vary earlier ones."""
     strategy = cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER))
-    return drawn(strategy, SIZE, backend="hypothesis")
+    return shared(f"{focus}-test", lambda: drawn(strategy, SIZE, backend="hypothesis"))
 
 
 @cache

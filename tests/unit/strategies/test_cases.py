@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -32,7 +33,6 @@ from fsdpfuzz.case import (
     decode,
     digest,
     encode,
-    features,
     foreseen_rejections,
     parameter_features,
     unit_features,
@@ -42,7 +42,15 @@ from fsdpfuzz.errors import UsageError
 from fsdpfuzz.known import Known
 from fsdpfuzz.strategies import FOCUSES, cases
 from fsdpfuzz.strategies.drawing import LOTS, Focus
-from tests.unit.strategies.sample import SIZE, drawn, everything, in_a_test, large, sample
+from tests.unit.strategies.sample import (
+    SIZE,
+    drawn,
+    everything,
+    features_of,
+    in_a_test,
+    large,
+    sample,
+)
 
 ROOT = Path(__file__).parents[3]
 each_focus = pytest.mark.parametrize("focus", FOCUSES)
@@ -162,13 +170,13 @@ def seen() -> dict[str, dict[str, Counter[str]]]:
     """How often each value of each feature of cases, units and parameters occurs."""
     counts: dict[str, dict[str, Counter[str]]] = {"case": {}, "unit": {}, "parameter": {}}
 
-    def add(kind: str, found: dict[str, str]) -> None:
+    def add(kind: str, found: Mapping[str, str]) -> None:
         for name, value in found.items():
             counts[kind].setdefault(name, Counter())[value] += 1
 
     for case in everything():
         a = anatomy(case)
-        add("case", features(case))
+        add("case", features_of(case))
         for path in a.units:
             add("unit", unit_features(a, path))
         for parameter in a.parameters:
@@ -272,7 +280,7 @@ def test_one_rank_is_drawn_where_it_is_asked_for() -> None:
     for focus in FOCUSES:
         for case in drawn(cases(focus=focus, world_sizes=(1,)), 40).cases:
             check(case)
-            assert features(case)["world_size"] == "1"
+            assert features_of(case)["world_size"] == "1"
 
 
 def test_tokens_meet_an_embedding_first() -> None:

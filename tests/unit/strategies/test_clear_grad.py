@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fsdpfuzz.case import CaseSpec, features, is_sound
+from fsdpfuzz.case import CaseSpec, is_sound
 from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.strategies import FOCUSES, cases
 from tests.unit.strategies.minimal import minimal
-from tests.unit.strategies.sample import sample
+from tests.unit.strategies.sample import features_of, sample
 
 
 def cleared(case: CaseSpec) -> list[ClearGrad]:
@@ -20,7 +20,7 @@ def test_it_is_drawn_on_both_apis() -> None:
     having = [case for case in found if cleared(case)]
     assert 0.04 < len(having) / len(found) < 0.16
     assert all(map(is_sound, having))
-    drawn = Counter((case.api, features(case)["cleared"]) for case in having)
+    drawn = Counter((case.api, features_of(case)["cleared"]) for case in having)
     parts = ("part", "whole", "mixed")
     assert drawn.keys() == {(api, part) for api in ("fsdp1", "fsdp2") for part in parts}
     assert drawn["fsdp1", "part"] > 10

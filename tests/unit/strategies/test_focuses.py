@@ -20,7 +20,6 @@ from fsdpfuzz.case import (
     anatomy,
     calls_by_the_book,
     dtypes_fit,
-    features,
     is_orderly,
     mixed_units,
     within,
@@ -29,7 +28,7 @@ from fsdpfuzz.expect.order import order_error, order_warnings, parting
 from fsdpfuzz.seeds import by_family
 from fsdpfuzz.strategies import FOCUSES
 from fsdpfuzz.strategies.drawing import Focus
-from tests.unit.strategies.sample import SIZE, everything, large, sample
+from tests.unit.strategies.sample import SIZE, everything, features_of, large, sample
 
 DOCUMENTS: dict[str, Focus] = {
     "000": "checkpoint",
@@ -59,7 +58,7 @@ def test_a_focus_draws_what_its_document_exercises(document: str) -> None:
 
 def values(case: CaseSpec) -> set[tuple[str, str]]:
     """Name and value of each feature, each other kind of module by itself."""
-    found = features(case)
+    found = dict(features_of(case))
     kinds = found.pop("kinds").split("+")
     return {*found.items(), *(("kinds", kind) for kind in kinds)} - {("world_size", "1")}
 
@@ -109,7 +108,7 @@ def test_memory_cases_run_under_the_tracker_with_each_option() -> None:
     tracked = [case for case in large("memory") if case.probes]
     assert len(tracked) > 0.1 * len(large("memory"))
     assert all(isinstance(case.plan, Fsdp2Plan) for case in tracked)
-    found = {pair for case in tracked for pair in features(case).items()}
+    found = {pair for case in tracked for pair in features_of(case).items()}
     assert found >= {("cpu_offload", "on"), ("precision", "on"), ("units", "3+"), ("steps", "3")}
 
 

@@ -9,12 +9,12 @@ from itertools import product
 
 import pytest
 
-from fsdpfuzz.case import FEATURES, CaseSpec, RequiresGrad, features
+from fsdpfuzz.case import FEATURES, CaseSpec, RequiresGrad
 from fsdpfuzz.show import PairCounts, PairTable
 from fsdpfuzz.strategies import FOCUSES
 from fsdpfuzz.strategies.drawing import Focus
 from tests.unit.strategies.pairs import MEANING, NOT_DRAWN, Together
-from tests.unit.strategies.sample import everything, large
+from tests.unit.strategies.sample import everything, features_of, large
 
 Pair = frozenset[tuple[str, str]]
 
@@ -97,7 +97,7 @@ def rates(focus: Focus) -> Counter[tuple[str, str]]:
     """How many draws of a focus have a value of a feature; ``any`` is every one but the first."""
     counts: Counter[tuple[str, str]] = Counter()
     for case in large(focus):
-        found = features(case)
+        found = features_of(case)
         counts.update(found.items())
         counts.update((name, "any") for name, value in found.items() if not plain(name, value))
         counts["RequiresGrad", "on"] += any(isinstance(op, RequiresGrad) for op in case.program)
@@ -137,7 +137,7 @@ def table() -> PairTable:
     """The pairs of values over all focuses."""
     counts = PairCounts()
     for case in everything():
-        counts.add(features(case))
+        counts.add(features_of(case))
     return counts.table()
 
 
@@ -218,11 +218,11 @@ def text(pair: Pair) -> str:
 
 def test_a_pair_that_is_never_drawn_is_noticed() -> None:
     def apart(case: CaseSpec) -> bool:
-        found = features(case)
+        found = features_of(case)
         return not (found["precision"] == "on" and found["freeze"] == "some")
 
     counts = PairCounts()
     for case in filter(apart, everything()):
-        counts.add(features(case))
+        counts.add(features_of(case))
     spots = {str(s.first) + str(s.second) for s in counts.table().blind_spots(400)}
     assert {"precision=onfreeze=some", "freeze=someprecision=on"} & spots

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fsdpfuzz.case import CaseSpec, Forward, features, is_sound
+from fsdpfuzz.case import CaseSpec, Forward, is_sound
 from fsdpfuzz.strategies import cases
 from tests.unit.strategies.minimal import minimal
-from tests.unit.strategies.sample import sample
+from tests.unit.strategies.sample import features_of, sample
 
 
 def masked(case: CaseSpec) -> list[int]:
@@ -20,7 +20,7 @@ def test_it_is_drawn_in_about_a_tenth_of_the_cases() -> None:
     having = [case for case in found if masked(case)]
     assert 0.06 < len(having) / len(found) < 0.16
     assert all(map(is_sound, having))
-    assert Counter(features(case)["masked"] for case in having).keys() == {"some", "all"}
+    assert Counter(features_of(case)["masked"] for case in having).keys() == {"some", "all"}
     last = Counter(case.world_size - 1 - max(masked(case)) for case in having)
     assert last[0] > 5, "the last rank"
     assert last[1] > 5

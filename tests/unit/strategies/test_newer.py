@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fsdpfuzz.case import NEWER, CaseSpec, anatomy, features, is_sound, needs_of_torch
+from fsdpfuzz.case import NEWER, CaseSpec, anatomy, is_sound, needs_of_torch
 from fsdpfuzz.strategies import cases
 from tests.unit.strategies.minimal import minimal
-from tests.unit.strategies.sample import drawn, sample
+from tests.unit.strategies.sample import drawn, features_of, sample
 
 OFFERED = {
     "unused_reduced": {"off", "on"},
@@ -24,7 +24,7 @@ def test_it_is_drawn_where_it_is_offered() -> None:
     assert 0.1 < len(having) / len(found) < 0.4
     assert all(map(is_sound, having))
     for name, values in OFFERED.items():
-        assert {features(case)[name] for case in having} == values, name
+        assert {features_of(case)[name] for case in having} == values, name
 
 
 def test_it_is_not_drawn_elsewhere_and_nothing_else_changes() -> None:
@@ -47,15 +47,15 @@ def test_it_is_not_drawn_elsewhere_and_nothing_else_changes() -> None:
 @pytest.mark.parametrize("name", OFFERED)
 def test_it_shrinks_to_itself_alone_and_away(name: str) -> None:
     strategy = cases(apis=("fsdp2",), offers=tuple(NEWER))
-    plain = features(minimal(strategy))
+    plain = features_of(minimal(strategy))
 
     def has(case: CaseSpec) -> bool:
         # A program that only saves its state costs fewer choices than one that trains.
-        found = features(case)
+        found = features_of(case)
         return found[name] != plain[name] and found["steps"] == plain["steps"]
 
     found = minimal(strategy, has)
-    assert {key for key, value in features(found).items() if value != plain[key]} <= {
+    assert {key for key, value in features_of(found).items() if value != plain[key]} <= {
         name,
         "optimizer",
     }

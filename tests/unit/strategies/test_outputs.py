@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fsdpfuzz.case import CaseSpec, anatomy, features, is_sound
+from fsdpfuzz.case import CaseSpec, anatomy, is_sound
 from fsdpfuzz.case.modules.outputs import SEVERAL, Outputs
 from fsdpfuzz.strategies import cases
 from tests.unit.strategies.minimal import minimal
-from tests.unit.strategies.sample import sample
+from tests.unit.strategies.sample import features_of, sample
 
 
 def nodes(case: CaseSpec) -> list[Outputs]:
@@ -28,7 +28,7 @@ def test_they_are_drawn_as_units_on_both_apis() -> None:
     drawn = Counter((node.form, node.both) for case in found for node in nodes(case))
     assert {form for form, _ in drawn} == {"tuple", "dict", "dataclass"}
     assert {both for _, both in drawn} == {True, False}
-    assert all("outputs" in features(case)["kinds"] for case in found)
+    assert all("outputs" in features_of(case)["kinds"] for case in found)
 
 
 def test_they_shrink_to_a_tuple_of_which_the_second_counts() -> None:

@@ -9,17 +9,16 @@ from fsdpfuzz.case import (
     Norm,
     Sequential,
     anatomy,
-    features,
     is_sound,
     overrides_fit,
 )
 from fsdpfuzz.strategies import cases
 from tests.unit.strategies.minimal import minimal
-from tests.unit.strategies.sample import large
+from tests.unit.strategies.sample import features_of, large
 
 
 def has(case: CaseSpec) -> bool:
-    return features(case).get("param_dtype_override") == "on"
+    return features_of(case).get("param_dtype_override") == "on"
 
 
 def test_some_norms_keep_their_dtype() -> None:

@@ -18,7 +18,6 @@ from fsdpfuzz.case import (
     Sequential,
     anatomy,
     cast_buffer,
-    features,
     is_sound,
 )
 from fsdpfuzz.strategies import cases
@@ -26,7 +25,7 @@ from fsdpfuzz.strategies.drawing import _FIRST, Drawing
 from fsdpfuzz.strategies.units import precision
 from tests.unit.case.test_units import make
 from tests.unit.strategies.minimal import minimal
-from tests.unit.strategies.sample import everything, sample
+from tests.unit.strategies.sample import everything, features_of, sample
 
 
 def policies(case: CaseSpec) -> list[Precision]:
@@ -49,7 +48,7 @@ def test_buffers_are_cast_as_parameters_are() -> None:
     assert all(map(is_sound, cast))
     assert all(policy.buffer == policy.param for case in cast for policy in policies(case))
     assert all(case in cast for case in found if buffers(case))
-    case = next(c for c in cast if features(c)["lone_forward"] == "no" and c.program)
+    case = next(c for c in cast if features_of(c)["lone_forward"] == "no" and c.program)
     names = {cast_buffer(anatomy(case), name) for name in buffers(case)}
     assert names == {policies(case)[0].param}
 
@@ -57,7 +56,7 @@ def test_buffers_are_cast_as_parameters_are() -> None:
 def test_gradients_are_added_up_in_a_wider_dtype() -> None:
     def accumulates(case: CaseSpec) -> bool:
         wide = any(policy.reduce for policy in policies(case))
-        return wide and features(case)["accumulation"] == "no_sync"
+        return wide and features_of(case)["accumulation"] == "no_sync"
 
     found = [case for case in everything() if accumulates(case)]
     assert {case.api for case in found} == {"fsdp1", "fsdp2"}

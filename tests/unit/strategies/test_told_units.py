@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fsdpfuzz.case import NEWER, CaseSpec, features, is_sound
+from fsdpfuzz.case import NEWER, CaseSpec, is_sound
 from fsdpfuzz.case.divide_factor import DivideFactor
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.strategies import FOCUSES, cases
 from tests.unit.strategies.minimal import minimal
-from tests.unit.strategies.sample import sample
+from tests.unit.strategies.sample import features_of, sample
 
 
 def everything() -> list[CaseSpec]:
@@ -21,7 +21,7 @@ def test_all_that_micro_batches_leave_for_later_is_drawn() -> None:
     assert all(map(is_sound, found))
     for name in ("all_reduce_only", "keep_whole", "not_last"):
         assert sum(getattr(case.micro_batches, name) for case in found) >= 10, name
-    shapes = {features(case)["mesh"] for case in found if case.micro_batches.all_reduce_only}  # type: ignore[union-attr]
+    shapes = {features_of(case)["mesh"] for case in found if case.micro_batches.all_reduce_only}  # type: ignore[union-attr]
     assert shapes == {"one shard", "one replica", "both"}
 
 
