@@ -13,6 +13,9 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.distributed._composable.checkpoint_activation import (
+    checkpoint as composable_checkpoint,
+)
 from torch.utils._pytree import tree_leaves
 
 from fsdpfuzz.case import CaseSpec, Given, Plan, Tie
@@ -72,6 +75,10 @@ def look(asked: Look) -> Looked:
         cause = trouble.__cause__
         trace = "" if cause is None else "".join(traceback.format_exception(cause))
         return Looked(trouble=str(trouble), trace=trace[-4000:])
+
+
+def _recompute(module: nn.Module) -> None:
+    checkpointing.recompute(module, False)
 
 
 class _Probe:
@@ -337,22 +344,27 @@ class _Probe:
         odd: set[str] = set()
         end = time.monotonic() + RECOMPUTING
         for path in sorted(alone):
-            model = self.made().requires_grad_(True)
-            checkpointing.recompute(model.get_submodule(path), False)
-            try:
-                if time.monotonic() > end:
-                    raise TimeoutError
-                given = self.given(torch.float32, 0)
-                torch.manual_seed(0)
-                loss = self.loss_of(model, given)
-                loss.backward()
-            except Exception:  # whatever keeps it from being recomputed
-                odd.add(path)
-                continue
-            grads = {n: p.grad for n, p in model.named_parameters()}
-            if not close(loss.detach(), run.loss, CLOSE) or not close_all(grads, run.grads):
+            module = run.model.get_submodule(path)
+            hooked = module._forward_pre_hooks or module._forward_hooks
+            ways: tuple[Callable[[nn.Module], object], ...] = (_recompute,)
+            # This one recomputes a module's hooks, too, on what they have made of the inputs.
+            ways += (composable_checkpoint,) if hooked else ()
+            if time.monotonic() > end or not all(self._recomputes(run, path, way) for way in ways):
                 odd.add(path)
         return odd
+
+    def _recomputes(self, run: _Run, path: str, way: Callable[[nn.Module], object]) -> bool:
+        model = self.made().requires_grad_(True)
+        given = self.given(torch.float32, 0)
+        try:
+            way(model.get_submodule(path))
+            torch.manual_seed(0)
+            loss = self.loss_of(model, given)
+            loss.backward()
+        except Exception:  # whatever keeps it from being recomputed
+            return False
+        grads = {n: p.grad for n, p in model.named_parameters()}
+        return close(loss.detach(), run.loss, CLOSE) and close_all(grads, run.grads)
 
     def _check_steady(self, runs: Sequence[_Run]) -> None:
         """Which parameters get a gradient must not depend on the data."""
