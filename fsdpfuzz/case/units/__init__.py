@@ -18,7 +18,7 @@ from fsdpfuzz.case.units.prefetched_in_backward import PrefetchedInBackward
 from fsdpfuzz.case.units.prefetched_in_forward import PrefetchedInForward
 from fsdpfuzz.case.units.reshard_after_forward import ReshardAfterForward
 from fsdpfuzz.case.units.shard_placement import Placement, ShardPlacement
-from fsdpfuzz.case.units.sharding import Sharding, ShardingOption
+from fsdpfuzz.case.units.sharding import HYBRID, Sharding, ShardingOption
 from fsdpfuzz.case.units.use_orig_params import UseOrigParams
 
 if TYPE_CHECKING:
@@ -49,4 +49,4 @@ def options_read(kind: type[Unit], told: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-__all__ = ["OPTIONS", "Option", "Placement", "Precision", "Sharding", "options_read"]
+__all__ = ["HYBRID", "OPTIONS", "Option", "Placement", "Precision", "Sharding", "options_read"]

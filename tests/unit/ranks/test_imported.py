@@ -223,6 +223,47 @@ def test_dropout_is_recomputed_with_the_same_numbers(tmp_path: Path) -> None:
     assert made.recomputable == {"", "0", "1"}
 
 
+HELD = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+    def forward(self, x):
+        {body}
+def model(): return Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "stuck"),
+    [
+        ("return self.a(x)", "", False),
+        ("self.a.bias.data.mul_(0.5); return self.a(x)", "changes parameter 'a.bias'", True),
+        (
+            "with torch.enable_grad(): x.requires_grad_(); y = self.a(x).square().sum(); "
+            "return y + torch.autograd.grad(y, x, create_graph=True)[0].sum()",
+            "does not work with double backwards",
+            False,
+        ),
+    ],
+)
+def test_what_a_forward_must_not_do_under_fsdp(
+    body: str, said: str, stuck: bool, tmp_path: Path
+) -> None:
+    found = looked(tmp_path, HEAD + HELD.format(body=body))
+    assert not found.trouble, found.trouble
+    assert found.stuck == stuck
+    assert [said in mistake for mistake in found.mistakes] == [True] * bool(said)
+
+
+def test_a_hook_that_changes_inputs_is_not_recomputed(tmp_path: Path) -> None:
+    body = "return self.a(x)"
+    hook = "\ndef model():\n    m = Net()\n    m.a.register_forward_pre_hook({})\n    return m"
+    text = HEAD + HELD.format(body=body)
+    twice = structure(tmp_path, text + hook.format("lambda m, args: (args[0] + 1,)"))
+    assert twice.recomputable == {""}
+
+
 def test_only_what_was_loaded_can_be_called(tmp_path: Path) -> None:
     (tmp_path / "own_functions.py").write_text("def model(): return 7")
     with pytest.raises(ContractError, match="nobody said may be run"):
