@@ -17,6 +17,7 @@ from fsdpfuzz.case import (
     is_sound,
     within,
 )
+from fsdpfuzz.case.mesh import Mesh, over_mesh
 from fsdpfuzz.strategies import freezing
 from fsdpfuzz.strategies.drawing import Drawing, all_units
 
@@ -24,7 +25,7 @@ replace = msgspec.structs.replace
 
 
 def draw(d: Drawing) -> None:
-    """Another freeze mask, a checkpoint, a lower precision, one unit more or one less.
+    """Another freeze mask, checkpoint, precision or mesh, one unit more or one less.
 
     What makes the case unsound, or FSDP documents to refuse, is left as it was. Shrinks towards
     what was written.
@@ -103,6 +104,14 @@ def _unit(d: Drawing) -> None:
     d.put(plan=replace(plan, units=tuple(units)))
 
 
+def _mesh(d: Drawing) -> None:
+    """Over a mesh of two axes, or another one."""
+    size = d.case.world_size
+    shards = d.pick([n for n in range(size, 0, -1) if size % n == 0])
+    _unwrapped(d)
+    d.case = over_mesh(d.case, Mesh(replicate=size // shards, shard=shards))
+
+
 def _unwrapped(d: Drawing) -> None:
     """The units are made one by one from here on, as ``shard`` was seen to make them."""
     own = d.a.imported
@@ -115,4 +124,5 @@ _CHANGES: Mapping[str, Callable[[Drawing], None]] = {
     "checkpoint": _checkpoint,
     "unit": _unit,
     "precision": _precision,
+    "mesh": _mesh,
 }

@@ -32,6 +32,7 @@ from fsdpfuzz.case import (
     is_sound,
     written,
 )
+from fsdpfuzz.case.mesh import own_mesh
 from fsdpfuzz.errors import ContractError, UsageError
 from fsdpfuzz.strategies.drawing import Draw, Drawing, Focus
 
@@ -163,6 +164,7 @@ def _simplest(api: Api, world_size: int, own: Imported | None, wrapped: Plan | N
         return CaseSpec(
             world_size=world_size,
             model=own,
+            mesh=own_mesh(own) if wrapped is not None else None,
             inputs=Given(),
             plan=wrapped or plan,
             frozen=own.own_frozen if wrapped is not None else (),

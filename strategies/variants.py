@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.case import Checkpoint, Dense, RequiresGrad, Variant, anatomy, mixed_units
+from fsdpfuzz.case import (
+    Checkpoint,
+    Dense,
+    RequiresGrad,
+    Variant,
+    anatomy,
+    coarsest,
+    mixed_units,
+)
 from fsdpfuzz.case.operations.forward import cut_gradients
 from fsdpfuzz.strategies import checkpoints
 from fsdpfuzz.strategies.drawing import Drawing
@@ -15,9 +23,11 @@ _NAMES = ("first", "second")
 def draw(d: Drawing) -> None:
     """The same with other checkpoints, or with what is frozen held out of the optimizer instead.
 
-    Shrinks towards none, then towards one that recomputes the root.
+    Of somebody's own model in a lower dtype none: freezing another parameter can choose another
+    kernel, which rounds otherwise. Shrinks towards none, then towards one that recomputes the root.
     """
-    if d.apart or not d.trains:
+    coarse = d.a.imported is not None and coarsest(d.case.plan) != "float32"
+    if d.apart or not d.trains or coarse:
         return
     if d.chance(5, checkpoint=90):
         _recomputed(d)

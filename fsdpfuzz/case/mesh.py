@@ -15,6 +15,7 @@ from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.modules import Imported
     from fsdpfuzz.case.spec import CaseSpec
     from fsdpfuzz.case.wrap import Plan
 
@@ -39,6 +40,11 @@ class Mesh(Part, frozen=True, kw_only=True):
         """``2 replicas on 2 ranks each``."""
         several = "replica" if self.replicate == 1 else "replicas"
         return f"{self.replicate} {several} on {self.shard} rank{'s' * (self.shard > 1)} each"
+
+
+def own_mesh(own: Imported) -> Mesh | None:
+    """The mesh over which the code of somebody's own model shards it, if it has two axes."""
+    return None if own.mesh is None else Mesh(replicate=own.mesh[0], shard=own.mesh[1])
 
 
 def with_plans(case: CaseSpec, change: Callable[[Plan], Plan]) -> CaseSpec:

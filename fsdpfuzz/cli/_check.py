@@ -61,7 +61,7 @@ def check_command(
         typer.Option(
             "--around",
             help="As your shard(model, mesh) wraps it, with one or two things changed: what is "
-            "frozen, a checkpoint, a unit, the precision. The default with shard.",
+            "frozen, a checkpoint, a unit, the precision, the mesh. The default with shard.",
         ),
     ] = False,
     as_is: Annotated[

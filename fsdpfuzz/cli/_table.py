@@ -67,6 +67,8 @@ def _lines(found: Found) -> list[str]:
         textwrap.indent(found.message, "  "),
     ]
     lines += [f"  {line}" for line in found.begins]
+    if found.plan:
+        lines += ["  wrapped by", textwrap.indent(found.plan, "    ")]
     lines += [f"  also   {key}" for key in found.also]
     lines.append(f"  case   {found.case}")
     script = found.script

@@ -30,6 +30,11 @@ LOWER_SCALE = 16
 the plain model gets right by chance."""
 LOWER_FLOOR = 8
 """The same of the largest element of all tensors."""
+STABLE = 0.1
+"""How far gradients of somebody's own model may be off in a lower dtype, as a share of the tensor's
+largest element: a model of which rounding decides more is not tried in that dtype. To which side of
+a kink rounding falls is chance, and another kernel with other luck is as right: so what the plain
+model lost is never taken for less."""
 HEADROOM = 2.0**-4
 """The share of a dtype's range up to which training is compared: FSDP adds up over ranks before
 it divides, and what leaves the range on the way to a result is infinite for good."""

@@ -60,7 +60,7 @@ class Checks:
                 seconds=seconds,
                 shrink_steps=kept.steps,
                 shrunk=kept.steps > 0,
-                begins=self._session.begins(kept.examined.case, found.finding),
+                **self._session.about(kept.examined.case, found.finding),
             )
             self._found[found.finding.key, None] = found
             self._emit(FindingDone(found=found))

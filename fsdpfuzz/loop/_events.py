@@ -89,6 +89,8 @@ class Found:
     """Further keys as which the same cause shows."""
     begins: tuple[str, ...] = ()
     """Of somebody's own model: at which module it begins, in words."""
+    plan: str = ""
+    """The same: how FSDP wraps it, as Python; empty where its own code does that."""
     shrink_steps: int = 0
     shrunk: bool = False
     seconds: float = 0.0

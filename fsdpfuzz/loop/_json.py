@@ -94,5 +94,6 @@ def _finding(found: Found) -> dict[str, Any]:
         "also": list(found.also),
         "change": found.finding.change,
         "begins": list(found.begins),
+        "plan": found.plan,
         "finding": msgspec.to_builtins(found.finding),
     }

@@ -368,7 +368,7 @@ class Ledger:
 
     def _finished(self, found: Found, case: CaseSpec, ablation: Ablation | None) -> Found:
         key = found.finding.key
-        found = replace(found, begins=self.session.begins(case, found.finding))
+        found = replace(found, **self.session.about(case, found.finding))
         if self._script is not None:
             self.emit(Scripting(key=key))
             found = replace(found, script=self._script(self.session, found, case, ablation))

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from fsdpfuzz.case import CaseSpec, digest
+from fsdpfuzz.case import CaseSpec, Imported, digest
 from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm, is_starved
 from fsdpfuzz.loop._examined import Examined, Outcome
 from fsdpfuzz.loop._known import reason_to_skip
@@ -18,6 +19,7 @@ from fsdpfuzz.loop._runs import Runs
 from fsdpfuzz.loop._settings import SessionSettings
 from fsdpfuzz.own import begins, is_permitted, permit, wraps_itself
 from fsdpfuzz.reduce import alike
+from fsdpfuzz.repro import plan_text
 from fsdpfuzz.verdict import Finding, FindingError, Verdict, error_type
 from fsdpfuzz.wire import Target
 
@@ -71,10 +73,18 @@ class Session:
         self._ports = replace(self._ports, make_pool=make_pool)
         self._runs.renew(self._ports)
 
-    def begins(self, case: CaseSpec, finding: Finding) -> tuple[str, ...]:
-        """At which module of somebody's own model a finding begins; see `fsdpfuzz.own.begins`."""
+    def about(self, case: CaseSpec, finding: Finding) -> dict[str, Any]:
+        """What else a `Found` says of somebody's own model: where it begins, and how it is wrapped.
+
+        Empty for a model that was drawn, of which a script says all.
+        """
+        if not isinstance(case.model, Imported):
+            return {}
         target, aim = self.settings.target, self._ports.aim
-        return begins(case, finding, target, aim and aim(target, True))
+        return {
+            "begins": begins(case, finding, target, aim and aim(target, True)),
+            "plan": plan_text(case, self.settings.backend),
+        }
 
     @property
     def restarts(self) -> int:

@@ -105,6 +105,11 @@ def task_of(
             f"{seen.refused}"
         )
     allowed = tuple(apis)
+    if seen.plan is None and (scalar := _scalar(seen.model)):
+        raise UsageError(
+            f"{target.title}: parameter {scalar!r} is a scalar, which FSDP refuses: make it one of "
+            "one element, as torch.ones(1)"
+        )
     if seen.plan is not None:
         own: Api = "fsdp1" if isinstance(seen.plan, Fsdp1Plan) else "fsdp2"
         if own not in allowed:
@@ -172,6 +177,12 @@ def advice(seen: Seen) -> Iterator[str]:
             f"{fqn} lies in no unit: FSDP does not average its gradient over ranks. Make the whole "
             "model a unit last"
         )
+
+
+def _scalar(model: Imported) -> str:
+    """The first parameter without a dimension; empty for none."""
+    found = (join(m.path, p.name) for m in model.modules for p in m.parameters if not p.shape)
+    return next(found, "")
 
 
 def _unmanaged(seen: Seen) -> Iterator[str]:

@@ -97,12 +97,19 @@ def permit(case: CaseSpec, target: Target | None) -> None:
 
 
 def unchanged(case: CaseSpec, found: Imported) -> None:
-    """:class:`UsageError` where the code no longer makes the model that a case is about."""
+    """:class:`UsageError` where the code no longer makes the model that a case is about.
+
+    Which modules may be recomputed is looked at for a while only, so that may differ.
+    """
     model = case.model
-    if not isinstance(model, Imported) or model.modules == found.modules:
+    if not isinstance(model, Imported):
         return
-    mine = {m.path: m for m in model.modules}
-    other = {m.path: m for m in found.modules}
+    mine, other = (
+        {m.path: msgspec.structs.replace(m, repeats=True) for m in imported.modules}
+        for imported in (model, found)
+    )
+    if mine == other:
+        return
     apart = [path for path in dict.fromkeys((*mine, *other)) if mine.get(path) != other.get(path)]
     names = ", ".join(repr(path) if path else "the model itself" for path in apart[:3])
     raise UsageError(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fsdpfuzz.case.modules.imported import FUNCTIONS
+from fsdpfuzz.case.modules.imported import FUNCTIONS, depends_on_data
 
 MAX_MODULES = 512
 _NAME = re.compile(r"^[A-Za-z0-9_.]*$")
@@ -102,6 +103,14 @@ def _takes(name: str, own: str, function: Any, args: tuple[Any, ...]) -> None:
         raise Trouble(f"{own}() in {name} must be {own}{form}: {error}") from None
     except ValueError:
         pass  # nothing is known of its signature
+
+
+def check_steady(grads: Sequence[Mapping[str, Tensor | None]]) -> None:
+    """Which parameters get a gradient must not depend on the data."""
+    lacking = [{name for name, grad in found.items() if grad is None} for found in grads]
+    for step, names in enumerate(lacking):
+        if names != lacking[0]:
+            raise Trouble(depends_on_data(min(names ^ lacking[0]), f"step {step}"))
 
 
 def check_model(model: nn.Module) -> None:

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from fsdpfuzz.case import Dtype
+from fsdpfuzz.expect import STABLE
 from fsdpfuzz.ranks._imported_checks import Trouble
 from fsdpfuzz.ranks._imported_parts import close, close_all, where
 
-STABLE = 0.1
-"""How far gradients in a lower dtype may be from float32's, relative to their largest element: a
-model that rounding changes more than this is not tried in that dtype."""
 NOISE = 2.0
 """How many rounding units of the largest gradient a gradient may be off besides: one that is zero,
 but for rounding, as that of the bias of keys."""

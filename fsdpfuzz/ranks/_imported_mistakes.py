@@ -46,6 +46,24 @@ def stale(optimizer: Optimizer, model: nn.Module, plain: Mapping[int, str]) -> I
         )
 
 
+def own_backward() -> str:
+    """A forward that runs a backward."""
+    return (
+        "the forward runs a backward of its own, as torch.autograd.grad does: FSDP documents that "
+        "it does not work with double backwards. Units that are resharded after their forward "
+        "lack the parameters for it"
+    )
+
+
+def changed_in_forward(name: str) -> str:
+    """A parameter that a forward changes."""
+    return (
+        f"the forward changes parameter {name!r}: FSDP gathers parameters for a forward, and "
+        "throws away what was changed in them. Make it a buffer, or change it after the step, "
+        "as a sharded parameter"
+    )
+
+
 @dataclass(slots=True)
 class Recomputed:
     """Modules that reentrant checkpointing recomputes although no input of theirs needs grad.

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp._common_utils import clean_tensor_name
 
 from fsdpfuzz.case import Fsdp1Plan, Fsdp1Unit, Fsdp2Plan, Fsdp2Unit, Plan
-from fsdpfuzz.case.units import options_read
+from fsdpfuzz.case.units import HYBRID, options_read
 from fsdpfuzz.steps.fsdp1 import units as units1
 from fsdpfuzz.steps.fsdp2 import units as units2
 
@@ -31,13 +33,55 @@ def plan_of(model: nn.Module) -> Plan:
         raise UnreadableError(f"made {len(first) + len(second)} units, at most {MAX_UNITS}")
     if first:
         return Fsdp1Plan(units=tuple(_first(path, unit) for path, unit in first))
-    return Fsdp2Plan(units=tuple(_second(path, unit) for path, unit in second))
+    return Fsdp2Plan(
+        units=tuple(_second(path, unit, _beside(model, unit)) for path, unit in second)
+    )
+
+
+def _beside(model: nn.Module, unit: Any) -> tuple[str, ...]:
+    """The modules of a unit of fsdp2 but the first, by their FQN in the plain model."""
+    held = {id(module) for module in unit._get_fsdp_state()._modules}
+    paths = [
+        clean_tensor_name(f"{n}.").rstrip(".") for n, m in model.named_modules() if id(m) in held
+    ]
+    return tuple(paths[1:])
+
+
+def mesh_of(model: nn.Module) -> tuple[int, int] | None:
+    """Replicas, and ranks that each of them is sharded over; None where there are no replicas."""
+    found = {_hybrid(unit) for _, unit in units1.units(model)}
+    found |= {_two_axes(unit) for _, unit in units2.units(model)}
+    sizes = found - {None}
+    if len(sizes) > 1 or (sizes and any(units2.units(model)) and None in found):
+        raise UnreadableError("shards units over several meshes, which cannot be checked yet")
+    return next(iter(sizes), None)
+
+
+def _hybrid(unit: Any) -> tuple[int, int] | None:
+    if unit.sharding_strategy.name not in HYBRID:
+        return None
+    ranks = dist.get_process_group_ranks(unit.process_group)
+    return _sizes(ranks, len(ranks))
+
+
+def _two_axes(unit: Any) -> tuple[int, int] | None:
+    group = unit._get_fsdp_state()._fsdp_param_group
+    if group is None or group.mesh_info.mesh.ndim == 1:
+        return None
+    mesh = group.mesh_info.mesh.mesh
+    return _sizes(mesh[(mesh == dist.get_rank()).any(dim=1)].flatten().tolist(), mesh.shape[1])
+
+
+def _sizes(ranks: list[int], shard: int) -> tuple[int, int]:
+    """Of the mesh in which these ranks hold the shards of one replica."""
+    world, start = dist.get_world_size(), ranks[0]
+    if start % shard or ranks != list(range(start, start + shard)):
+        raise UnreadableError(f"shards over ranks {ranks}, which are not one after the other")
+    return world // shard, shard
 
 
 def _first(path: str, unit: Any) -> Fsdp1Unit:
     name = unit.sharding_strategy.name
-    if name not in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
-        raise UnreadableError(f"uses {name}, which --as-is cannot check yet")
     policy = unit.mixed_precision
     dtypes = {} if policy is None else {"buffer": _name(policy.buffer_dtype), **_dtypes(policy)}
     told = {
@@ -49,18 +93,14 @@ def _first(path: str, unit: Any) -> Fsdp1Unit:
     return Fsdp1Unit(path=path, **options_read(Fsdp1Unit, told))
 
 
-def _second(path: str, unit: Any) -> Fsdp2Unit:
+def _second(path: str, unit: Any, beside: tuple[str, ...]) -> Fsdp2Unit:
     state = unit._get_fsdp_state()
     group = state._fsdp_param_group
-    if len(getattr(state, "_modules", ())) > 1:
-        raise UnreadableError("makes one unit of several modules, which --as-is cannot check yet")
     policy = state._mp_policy
-    if group is not None and group.mesh_info.mesh.ndim != 1:
-        raise UnreadableError("uses a mesh of its own with replicas: use the one it is given")
     offloads = group is not None and type(group.offload_policy).__name__ == "CPUOffloadPolicy"
     dtypes = {"output": _name(policy.output_dtype), **_dtypes(policy)}
     told = {"originals": True, "on_cpu": offloads, "dtypes": dtypes}
-    return Fsdp2Unit(path=path, **options_read(Fsdp2Unit, told))
+    return Fsdp2Unit(path=path, grouped=beside, **options_read(Fsdp2Unit, told))
 
 
 def _dtypes(policy: Any) -> dict[str, Any]:

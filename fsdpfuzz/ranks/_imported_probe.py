@@ -6,24 +6,28 @@ import socket
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.distributed._composable.checkpoint_activation import (
+    checkpoint as composable_checkpoint,
+)
 from torch.utils._pytree import tree_leaves
 
 from fsdpfuzz.case import CaseSpec, Given, Plan, Tie
+from fsdpfuzz.case.mesh import own_mesh
 from fsdpfuzz.case.modules import Imported
-from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike, depends_on_data
+from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike
 from fsdpfuzz.case.written import written
 from fsdpfuzz.ranks._imported import load
-from fsdpfuzz.ranks._imported_checks import Trouble, check_model, functions_of
+from fsdpfuzz.ranks._imported_checks import Trouble, check_model, check_steady, functions_of
 from fsdpfuzz.ranks._imported_dtypes import LOWER, low_dtypes, not_in_float64
 from fsdpfuzz.ranks._imported_hooks import optimized, program_of
-from fsdpfuzz.ranks._imported_mistakes import Recomputed
+from fsdpfuzz.ranks._imported_mistakes import Recomputed, changed_in_forward, own_backward
 from fsdpfuzz.ranks._imported_parts import (
     CLOSE,
     close,
@@ -74,6 +78,10 @@ def look(asked: Look) -> Looked:
         return Looked(trouble=str(trouble), trace=trace[-4000:])
 
 
+def _recompute(module: nn.Module) -> None:
+    checkpointing.recompute(module, False)
+
+
 class _Probe:
     def __init__(self, asked: Look) -> None:
         self.asked = asked
@@ -82,6 +90,8 @@ class _Probe:
         found = functions_of(self.name, self.module, asked.target.part)
         self.functions, self.paths = found.made, found.paths
         self.notes: list[str] = []
+        self.rewritten = ""
+        """A parameter that a forward changes."""
         self.loss = "function" if "loss" in self.functions else "all"
 
     def looked(self) -> Looked:
@@ -107,8 +117,8 @@ class _Probe:
         later = [self._train(torch.float32, step) for step in range(1, STEPS)]
         structure = replace(self._structure(run, later), in_float64=not narrow)
         structure = optimized(self, structure)
-        wrapped = Wrapped(mistakes=tuple(self._recomputed().mistakes()))
-        if self.asked.store and "shard" in self.functions:
+        wrapped = Wrapped(mistakes=tuple(self._mistakes(run)), stuck=bool(self.rewritten))
+        if not wrapped.stuck and self.asked.store and "shard" in self.functions:
             wrapped = Wrapper(self, structure).wrapped()
             structure = replace(structure, wrapped=True, **wrapped.facts)
         return Looked(
@@ -140,8 +150,15 @@ class _Probe:
             self.attempt("freeze(model)", lambda: self.functions["freeze"](made))
         return made
 
+    def _mistakes(self, run: _Run) -> Iterator[str]:
+        """What is wrong without a plan, too."""
+        if self.rewritten:
+            yield changed_in_forward(self.rewritten)
+        if run.watch.backwards:
+            yield own_backward()
+        yield from self._recomputed().mistakes()
+
     def _recomputed(self) -> Recomputed:
-        """What its own checkpoints recompute, without FSDP."""
         model = self.froze()
         found = Recomputed(model)
         with found.following():
@@ -153,6 +170,7 @@ class _Probe:
         return CaseSpec(
             world_size=self.asked.world_size,
             model=structure,
+            mesh=own_mesh(structure),
             inputs=Given(),
             plan=plan,
             frozen=structure.own_frozen,
@@ -305,7 +323,7 @@ class _Probe:
         changed, random, loses = self._effects(plain)
         alone = standing_alone(run.model, every)
         runs = [run, *later]
-        self._check_steady(runs)
+        check_steady([r.grads for r in runs])
         paths = [name for name, _ in plain.named_modules()]
         alone &= called_alike([r.watch.times for r in runs], paths)
         used = {n for n, g in run.grads.items() if g is not None}
@@ -337,39 +355,41 @@ class _Probe:
         odd: set[str] = set()
         end = time.monotonic() + RECOMPUTING
         for path in sorted(alone):
-            model = self.made().requires_grad_(True)
-            checkpointing.recompute(model.get_submodule(path), False)
-            try:
-                if time.monotonic() > end:
-                    raise TimeoutError
-                given = self.given(torch.float32, 0)
-                torch.manual_seed(0)
-                loss = self.loss_of(model, given)
-                loss.backward()
-            except Exception:  # whatever keeps it from being recomputed
-                odd.add(path)
-                continue
-            grads = {n: p.grad for n, p in model.named_parameters()}
-            if not close(loss.detach(), run.loss, CLOSE) or not close_all(grads, run.grads):
+            module = run.model.get_submodule(path)
+            hooked = module._forward_pre_hooks or module._forward_hooks
+            ways: tuple[Callable[[nn.Module], object], ...] = (_recompute,)
+            # This one recomputes a module's hooks, too, on what they have made of the inputs.
+            ways += (composable_checkpoint,) if hooked else ()
+            if time.monotonic() > end or not all(self._recomputes(run, path, way) for way in ways):
                 odd.add(path)
         return odd
 
-    def _check_steady(self, runs: Sequence[_Run]) -> None:
-        """Which parameters get a gradient must not depend on the data."""
-        lacking = [{n for n, g in r.grads.items() if g is None} for r in runs]
-        for step, names in enumerate(lacking):
-            if names != lacking[0]:
-                raise Trouble(depends_on_data(min(names ^ lacking[0]), f"step {step}"))
+    def _recomputes(self, run: _Run, path: str, way: Callable[[nn.Module], object]) -> bool:
+        model = self.made().requires_grad_(True)
+        given = self.given(torch.float32, 0)
+        try:
+            way(model.get_submodule(path))
+            torch.manual_seed(0)
+            loss = self.loss_of(model, given)
+            loss.backward()
+        except Exception:  # whatever keeps it from being recomputed
+            return False
+        grads = {n: p.grad for n, p in model.named_parameters()}
+        return close(loss.detach(), run.loss, CLOSE) and close_all(grads, run.grads)
 
     def _effects(self, model: nn.Module) -> tuple[set[str], bool, bool]:
         """Buffers that a forward changes; whether it draws random numbers, or loses state."""
         given = self.given(torch.float32, 0)
         before = {n: b.clone() for n, b in model.named_buffers()}
+        weights = {n: p.detach().clone() for n, p in model.named_parameters()}
         torch.manual_seed(0)
         state = torch.get_rng_state()
         with torch.no_grad():
             self.loss_of(model, given)
         random = not torch.equal(state, torch.get_rng_state())
+        self.rewritten = next(
+            (n for n, p in model.named_parameters() if not equal(p.detach(), weights[n])), ""
+        )
         after = dict(model.named_buffers())
         changed = {n for n, b in after.items() if n not in before or not equal(b, before[n])}
         computed = any(after[n].is_floating_point() for n in changed)

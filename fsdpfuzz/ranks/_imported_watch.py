@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,6 +24,7 @@ _AS_A_WHOLE = (
 """Modules of torch that read parameters of those in them, on some of their ways at least."""
 
 
+_AUTOGRAD: Any = torch.autograd
 _DTYPE: Any = Tensor.dtype.__get__  # type: ignore[attr-defined]
 _LIKE = (Tensor.to, Tensor.type_as)
 
@@ -57,6 +59,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """For each parameter the calls that were under way when it was used."""
         self.asked: dict[str, set[frozenset[str]]] = {}
         """The same for when its dtype was asked for."""
+        self.backwards = 0
+        """Backwards that forwards run by themselves."""
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._model = model
         self._open: list[tuple[str, list[tuple[Tensor, int]]]] = []
@@ -68,10 +72,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for name, module in self._model.named_modules():
             handles.append(module.register_forward_pre_hook(self._enter(name), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leave))
+        usual = _AUTOGRAD._engine_run_backward
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            self.backwards += 1
+            return usual(*args, **kwargs)
+
+        _AUTOGRAD._engine_run_backward = backward  # both grad() and backward() call it
         try:
             with Asked(self._ask), self:
                 yield
         finally:
+            _AUTOGRAD._engine_run_backward = usual
             for handle in handles:
                 handle.remove()
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch._C._distributed_c10d import FileStore
 from torch.optim import Optimizer
@@ -26,7 +27,7 @@ from fsdpfuzz.ranks._imported_mistakes import (
     waits_for_ever,
 )
 from fsdpfuzz.ranks._imported_parts import kind, where
-from fsdpfuzz.ranks._imported_plan import UnreadableError, plan_of
+from fsdpfuzz.ranks._imported_plan import UnreadableError, mesh_of, plan_of
 from fsdpfuzz.ranks._sharded import Sharded
 from fsdpfuzz.steps.modules import imported as steps
 from fsdpfuzz.steps.names import parameters
@@ -70,7 +71,7 @@ class Wrapped:
     refused: str = ""
     mistakes: tuple[str, ...] = ()
     stuck: bool = False
-    facts: dict[str, bool] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     """What a case says of it."""
 
 
@@ -98,12 +99,13 @@ class Wrapper:
         right = {name: value.clone() for name, value in model.state_dict().items()}
         wrapped, optimizer = self._sharded(model)
         try:
-            plan = plan_of(wrapped)
+            plan, mesh = plan_of(wrapped), mesh_of(wrapped)
         except UnreadableError as error:
             raise Trouble(f"shard(model, mesh) {error}") from None
         loads = "load" in plain.functions
         found = Wrapped(plan=plan)
-        found.facts = {"loads": loads, "optimizes": optimizer is not None}
+        found.facts = {"loads": loads, "optimizes": optimizer is not None, "mesh": mesh}
+        self._structure = replace(self._structure, wrapped=True, mesh=mesh)
         mistakes = [] if optimizer is None else list(stale(optimizer, wrapped, names))
         if loads:
             right = steps.weights(plain.froze())

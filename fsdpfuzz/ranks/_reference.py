@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ from fsdpfuzz.case import (
     most_pending,
     reference_recomputes,
 )
-from fsdpfuzz.expect import HEADROOM
+from fsdpfuzz.expect import HEADROOM, STABLE
 from fsdpfuzz.ranks._compare import Baseline, Values, baselines_of, entries_of, floor_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Execution, Variables
@@ -159,6 +159,8 @@ class Reference:
     """In the dtypes below float32 in which units compute."""
     nudged: tuple[Trace, ...] = ()
     """In float32 as well, where ``wide`` is, too."""
+    kinked: bool = False
+    """Whether nobody knows of kinks in the model, at which rounding decides on gradients."""
     _floors: dict[tuple[str, int], float] = field(default_factory=dict)
     _baselines: dict[tuple[str, int], dict[str, Baseline]] = field(default_factory=dict)
 
@@ -179,7 +181,10 @@ class Reference:
         """The baseline of each gradient, or parameter, at ``op``."""
         key = (quantity, op)
         if key not in self._baselines:
-            self._baselines[key] = self._of(lambda trace: _values(trace, *key))
+            found = self._of(lambda trace: _values(trace, *key))
+            if self.kinked and quantity == "grad":
+                found = {name: _kinked(baseline) for name, baseline in found.items()}
+            self._baselines[key] = found
         return self._baselines[key]
 
     def baseline(
@@ -239,6 +244,12 @@ class Reference:
         return min(found, default=(NEVER, ""))
 
 
+def _kinked(baseline: Baseline) -> Baseline:
+    if baseline.coarse is None:
+        return baseline
+    return replace(baseline, coarse=max(baseline.coarse, STABLE * baseline.scale))
+
+
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -265,7 +276,8 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
     single, ddp = record(a, env, torch.float32)
     nudged = () if wide else (record(a, env, torch.float32, alone=True, nudge=True)[0],)
     dtypes, lower = record_lower(a, env)
-    return Reference(right, single, lower, nudged), dtypes, ddp
+    reference = Reference(right, single, lower, nudged, kinked=own is not None)
+    return reference, dtypes, ddp
 
 
 def record(

@@ -72,6 +72,8 @@ def failure_text(found: Found, case: CaseSpec) -> str:
     """A finding as a failing test shows it: message, drawing, file, and what to do next."""
     lines = [found.finding.key, *(f"  {line}" for line in found.message.splitlines())]
     lines += [f"  {line}" for line in found.begins]
+    if found.plan:
+        lines += ["", "wrapped by", *(f"  {line}" for line in found.plan.splitlines())]
     lines += ["", draw(case), f"case   {one_line(str(found.case))}"]
     return "\n".join([*lines, f"repro  {repro_command(found.case)}"])
 

@@ -6,8 +6,11 @@ from fsdpfuzz.strategies.drawing import Drawing, each_unit
 
 
 def draw(d: Drawing) -> None:
-    """Any, mostly the same in all units; a number divides the ranks. Shrinks towards None."""
-    size = d.case.world_size
+    """Any, mostly the same in all units; a number divides the ranks of a replica.
+
+    Shrinks towards None.
+    """
+    size = d.case.world_size if d.case.mesh is None else d.case.mesh.shard
     sizes = tuple(n for n in range(1, size + 1) if size % n == 0)
     values: tuple[bool | int | None, ...] = (None, None, True, False, *sizes)
     if d.parting != "never":

@@ -21,7 +21,11 @@ sys.exit(code)
 
 
 def fsdpfuzz(
-    *arguments: str | Path, cwd: Path, program: str = PROGRAM, **variables: str
+    *arguments: str | Path,
+    cwd: Path,
+    program: str = PROGRAM,
+    seconds: float = 240,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """What the command prints and its exit code; 97 if it imported torch or Hypothesis."""
     return subprocess.run(
@@ -30,6 +34,6 @@ def fsdpfuzz(
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **variables},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=seconds,
         check=False,
     )

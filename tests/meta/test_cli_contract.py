@@ -82,6 +82,7 @@ DOCUMENT = {
             "also": ["param_parity/mismatch/fsdp2"],
             "change": "",
             "begins": [],
+            "plan": "",
             "finding": {
                 "invariant": "grad_parity",
                 "symptom": "mismatch",

@@ -23,6 +23,7 @@ MAX_CALLS = 4096
 
 Target = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_.]+$")]
 Dim = Annotated[int, Meta(ge=0, le=2**40)]
+Size = Annotated[int, Meta(ge=1, le=8)]
 LossKind = Literal["function", "attribute", "all"]
 FUNCTIONS = (
     "model",
@@ -119,6 +120,8 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     """Whether a forward in train mode draws random numbers."""
     wrapped: bool = False
     """Whether ``shard(model, mesh)`` of the target wraps it; the plan says what that made."""
+    mesh: tuple[Size, Size] | None = None
+    """Replicas, and ranks that each is sharded over, where that wraps it over such a mesh."""
     optimizes: bool = False
     """Whether that gives an optimizer, too, beside the model."""
     stateful: bool = False

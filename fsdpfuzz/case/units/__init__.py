@@ -18,7 +18,7 @@ from fsdpfuzz.case.units.prefetched_in_backward import PrefetchedInBackward
 from fsdpfuzz.case.units.prefetched_in_forward import PrefetchedInForward
 from fsdpfuzz.case.units.reshard_after_forward import ReshardAfterForward
 from fsdpfuzz.case.units.shard_placement import Placement, ShardPlacement
-from fsdpfuzz.case.units.sharding import Sharding, ShardingOption
+from fsdpfuzz.case.units.sharding import HYBRID, Sharding, ShardingOption
 from fsdpfuzz.case.units.use_orig_params import UseOrigParams
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def options_configured(kind: type[Unit], config: Configuration) -> dict[str, Any
 
 
 __all__ = [
+    "HYBRID",
     "OPTIONS",
     "Option",
     "Placement",

@@ -42,7 +42,10 @@ class Grouped(Listing):
         return "a list of modules"
 
     def check_unit(self, a: Anatomy, unit: Unit, at: str) -> None:
-        """Siblings which one forward calls one after the other, inside another unit."""
+        """Siblings which one forward calls one after the other, inside another unit.
+
+        Of somebody's own model any modules that each forward calls.
+        """
         beside: tuple[str, ...] = getattr(unit, self.name, ())
         if not beside:
             return
@@ -54,14 +57,14 @@ class Grouped(Listing):
             here = f"{at}[{i}]"
             if path in others:
                 raise CaseError(f"{path!r} belongs to another unit, or is this one", path=here)
-            if _holder(path) != holder:
+            if a.imported is None and _holder(path) != holder:
                 raise CaseError(f"{path!r} and {unit.path!r} are no siblings", path=here)
             if order.index(path) < order.index((unit.path, *beside)[i]):
                 raise CaseError("name the modules in the model's order", path=here)
         if not any(within(holder, other) for other in a.units):
             # FSDP2 says of a root: "requires a single root module".
             raise CaseError("modules that are one unit have to lie in another", path=at)
-        if called_apart(a, unit.path):
+        if any(called_apart(a, path) for path in (unit.path, *beside)):
             raise CaseError("not all of the modules are called by each forward", path=at)
 
 
@@ -70,6 +73,8 @@ def called_apart(a: Anatomy, path: str) -> bool:
 
     Then FSDP2 finishes the unit's forward when that of the root ends, if it does at all.
     """
+    if a.imported is not None:
+        return path not in a.imported.calls
     around = innermost(_holder(path), a.by_path)
     node = None if around is None else a.by_path[around].node
     if around is None or node is None or not node.calls_all:

@@ -29,25 +29,19 @@ def given(
     def moved(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        return value.to(device, dtype_of(value, dtype))
+        return value.to(device, dtype) if value.is_floating_point() else value.to(device)
 
     return tree_map(moved, batch(i, rank))
-
-
-def dtype_of(value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """That of a value where floats have a dtype: complex numbers stay what they are."""
-    if value.is_complex():
-        return torch.complex128 if dtype == torch.float64 else torch.complex64
-    return dtype if value.is_floating_point() else value.dtype
 
 
 def cast(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """``model.to(device, dtype)``, which would make real numbers of complex ones, without that."""
     held = {name: buffer for name, buffer in model.named_buffers() if buffer.is_complex()}
     model.to(device, dtype)
+    width = torch.complex128 if dtype == torch.float64 else torch.complex64
     for name, buffer in held.items():
         path, _, own = name.rpartition(".")
-        setattr(model.get_submodule(path), own, buffer.to(device, dtype_of(buffer, dtype)))
+        setattr(model.get_submodule(path), own, buffer.to(device, width))
     return model
 
 

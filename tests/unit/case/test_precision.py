@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import pytest
 
@@ -13,6 +15,10 @@ from fsdpfuzz.case import (
     Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
+    Given,
+    Imported,
+    ImportedModule,
+    ImportedParameter,
     Linear,
     Optimizer,
     Precision,
@@ -244,6 +250,27 @@ def test_nobody_casts_the_inputs_of_a_layer_in_no_unit(told: Precision | None, f
     assert dtypes_fit(anatomy(make(plan, model=LAYERS))) is fit
     both = Fsdp2Plan(units=(*plan.units, Fsdp2Unit(path="1", precision=told)))
     assert dtypes_fit(anatomy(make(both, model=LAYERS)))
+
+
+@pytest.mark.parametrize(
+    ("param", "asked", "fit"),
+    [("bfloat16", True, False), ("bfloat16", False, True), (None, True, True)],
+)
+def test_a_unit_whose_dtype_is_asked_for_from_outside(
+    param: Literal["bfloat16"] | None, asked: bool, fit: bool
+) -> None:
+    weight = (ImportedParameter(name="weight", shape=(4, 4)),)
+    own = Imported(
+        target="mine.py",
+        modules=(
+            ImportedModule(path="", alone=True),
+            ImportedModule(path="0", alone=True, parameters=weight, dtype_asked=asked),
+        ),
+    )
+    told = Precision(param=param, reduce="float32")
+    units = Fsdp2Unit(path="0", precision=told), Fsdp2Unit(path="", precision=told)
+    case = msgspec.structs.replace(make(Fsdp2Plan(units=units)), model=own, inputs=Given())
+    assert dtypes_fit(anatomy(case)) is fit
 
 
 def test_inner_units_of_fsdp1_cast_inputs_if_told_and_outputs_never() -> None:

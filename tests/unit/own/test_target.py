@@ -71,6 +71,8 @@ def test_code_that_has_changed_is_told() -> None:
     unchanged(CASE, MODEL)
     unchanged(make_case(), MODEL)
     first, *rest = MODEL.modules
+    slower = msgspec.structs.replace(first, repeats=not first.repeats)
+    unchanged(CASE, msgspec.structs.replace(MODEL, modules=(slower, *rest)))
     other = msgspec.structs.replace(MODEL, modules=(first, *rest[:-1]))
     with pytest.raises(UsageError, match=r"mymodel\.py has changed .*'head'"):
         unchanged(CASE, other)

@@ -184,6 +184,8 @@ def test_a_baseline_is_how_far_float32_was_off_and_how_large_the_tensor_is() -> 
     wide = {"a": torch.tensor([1.0, -8.0]).double(), "b": torch.tensor([2.0]).double()}
     single = {"a": torch.tensor([1.0, -8.5]), "b": torch.tensor([2.0])}
     assert baselines_of(wide, single) == {"a": Baseline(0.5, 8.0), "b": Baseline(0.0, 2.0)}
+    nudged = {"a": wide["a"] - 0.75, "b": wide["b"]}
+    assert baselines_of(wide, single, nudged=[nudged])["a"] == Baseline(0.75, 8.0)
 
 
 def test_a_baseline_without_a_second_tensor_is_its_size() -> None:

@@ -81,10 +81,8 @@ def structure(folder: Path, text: str) -> Imported:
         ),
         (HEAD + "def loss(model, batch): return model(batch)", r"shape \[2, 2\]"),
         (HEAD + "def loss(model, batch): return model(batch).mean().detach()", "require grad"),
-        (
-            HEAD + "def loss(model, batch): return (model(batch) @ torch.ones(2)).mean()",
-            "cannot run in float64",
-        ),
+        (HEAD + "def model(): return torch.jit.script(nn.Linear(3, 4))", "what torch.jit made"),
+        (HEAD + "def batch(step, rank): return object()", "seen once torch.utils._pytree knows it"),
         (
             HEAD + "def loss(model, batch): return model(batch).mean() * model[0].bias.sum()",
             "'0.bias' is used while the model is not called",
@@ -158,6 +156,112 @@ def test_what_is_minimised_and_in_which_dtypes(tmp_path: Path) -> None:
     made = structure(tmp_path, HEAD + "def loss(model, batch): return model(batch).mean()")
     assert made.loss == "function"
     assert "bfloat16" in made.computes_in
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        ("(model(batch) @ torch.ones(2)).mean()", "your model cannot run in float64: RuntimeError"),
+        ("(model(batch) * torch.rand_like(batch[:, :2])).mean()", "computes something else"),
+    ],
+)
+def test_without_float64_float32_is_right(loss: str, why: str, tmp_path: Path) -> None:
+    text = HEAD + f"def loss(model, batch): return {loss}"
+    assert not structure(tmp_path, text).in_float64
+    (note,) = looked(tmp_path, text).notes
+    assert why in note
+    assert "what is right is taken from float32" in note
+
+
+ASKING = (
+    HEAD
+    + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(3, 3) for _ in range(3))
+        self.register_buffer("turn", torch.polar(torch.ones(3), torch.arange(3.0)))
+        self.register_buffer("scale", torch.ones(3))
+    def forward(self, x):
+        x = self.first(x.to(self.first.weight.dtype))
+        x = self.second(x.to(self.second.weight) * (self.scale * self.turn.imag).to(x.dtype))
+        return self.third(x) + torch.zeros(3, dtype=x.dtype)
+def model(): return Net()
+"""
+)
+
+
+def test_which_dtypes_are_asked_for_from_outside(tmp_path: Path) -> None:
+    modules = {m.path: m for m in structure(tmp_path, ASKING).modules}
+    assert {path for path, m in modules.items() if m.dtype_asked} == {"first", "second"}
+
+
+@pytest.mark.parametrize(
+    ("scaled", "beside"),
+    [("(self.scale).to(x.dtype)", ("bfloat16", "float16")), ("self.scale", ())],
+)
+def test_buffers_in_float32_beside_parameters_that_are_not(
+    scaled: str, beside: tuple[str, ...], tmp_path: Path
+) -> None:
+    made = structure(tmp_path, ASKING.replace("(self.scale * self.turn.imag).to(x.dtype)", scaled))
+    assert made.computes_in == ("bfloat16", "float16")
+    assert made.computes_beside == beside
+
+
+def test_complex_buffers_stay_complex(tmp_path: Path) -> None:
+    made = structure(tmp_path, ASKING)
+    assert made.complex_buffers
+    assert made.in_float64
+    assert all(m.repeats for m in made.modules)
+
+
+def test_dropout_is_recomputed_with_the_same_numbers(tmp_path: Path) -> None:
+    made = structure(
+        tmp_path, HEAD + "def model(): return nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))"
+    )
+    assert made.random
+    assert made.recomputable == {"", "0", "1"}
+
+
+HELD = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+    def forward(self, x):
+        {body}
+def model(): return Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "stuck"),
+    [
+        ("return self.a(x)", "", False),
+        ("self.a.bias.data.mul_(0.5); return self.a(x)", "changes parameter 'a.bias'", True),
+        (
+            "with torch.enable_grad(): x.requires_grad_(); y = self.a(x).square().sum(); "
+            "return y + torch.autograd.grad(y, x, create_graph=True)[0].sum()",
+            "does not work with double backwards",
+            False,
+        ),
+    ],
+)
+def test_what_a_forward_must_not_do_under_fsdp(
+    body: str, said: str, stuck: bool, tmp_path: Path
+) -> None:
+    found = looked(tmp_path, HEAD + HELD.format(body=body))
+    assert not found.trouble, found.trouble
+    assert found.stuck == stuck
+    assert [said in mistake for mistake in found.mistakes] == [True] * bool(said)
+
+
+def test_a_hook_that_changes_inputs_is_not_recomputed(tmp_path: Path) -> None:
+    body = "return self.a(x)"
+    hook = "\ndef model():\n    m = Net()\n    m.a.register_forward_pre_hook({})\n    return m"
+    text = HEAD + HELD.format(body=body)
+    twice = structure(tmp_path, text + hook.format("lambda m, args: (args[0] + 1,)"))
+    assert twice.recomputable == {""}
 
 
 def test_only_what_was_loaded_can_be_called(tmp_path: Path) -> None:
