@@ -83,7 +83,8 @@ def test_each_variant_is_told_once_at_its_first_deviation() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_lower_dtype_rounds_what_comes_into_a_float32_tensor(dtype: Dtype) -> None:
     """Found on NCCL: an embedding's gradient under bfloat16, added up atomically."""
-    plan = Fsdp2Plan(units=(Fsdp2Unit(path="", precision=Precision(param=dtype)),))
+    told = Precision(param=dtype)
+    plan = Fsdp2Plan(units=tuple(Fsdp2Unit(path=path, precision=told) for path in ("0", "")))
     full = case_with(Optimizer())
     low = msgspec.structs.replace(full, plan=plan)
     step = EPSILON[dtype]
