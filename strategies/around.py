@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -30,10 +30,10 @@ def draw(d: Drawing) -> None:
     What makes the case unsound, or FSDP documents to refuse, is left as it was. Shrinks towards
     what was written.
     """
-    kinds = dict.fromkeys(d.pick(tuple(_CHANGES)) for _ in range(d.between(1, 2)))
-    for kind in kinds:
+    changes = dict.fromkeys(d.pick(_CHANGES) for _ in range(d.between(1, 2)))
+    for change in changes:
         before = d.case
-        _CHANGES[kind](d)
+        change(d)
         if not _may_be(before, d.case):
             d.case = before
 
@@ -119,10 +119,4 @@ def _unwrapped(d: Drawing) -> None:
         d.put(model=replace(own, wrapped=False, optimizes=False))
 
 
-_CHANGES: Mapping[str, Callable[[Drawing], None]] = {
-    "frozen": _frozen,
-    "checkpoint": _checkpoint,
-    "unit": _unit,
-    "precision": _precision,
-    "mesh": _mesh,
-}
+_CHANGES: Sequence[Callable[[Drawing], None]] = (_frozen, _checkpoint, _unit, _precision, _mesh)

@@ -18,6 +18,7 @@ from fsdpfuzz.case.operations.forward import (
 )
 from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.operations.state_dict import dcp_options
+from fsdpfuzz.case.operations.step import STEPS_TAKEN
 from fsdpfuzz.case.optimizer import has_state_after, makes_steps
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.units.reshard_after_forward import told_to_reshard
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 OPTIM_STATE = "optim_state"
-NUMBERS = ("step", "lr")
+NUMBERS = (STEPS_TAKEN, "lr")
 """Entries of a parameter's state that stand beside its tensors."""
 _DCP = "torch.distributed.checkpoint.state_dict"
 _FLAGS = ("offload", "broadcast", "flatten", "ignore_frozen", "fresh")

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.lowering import Lowering
 
+STEPS_TAKEN = "step"
+"""The entry of an optimizer's state that counts them, beside the tensors of a parameter."""
+
 
 class Step(OperationBase, tag="step", frozen=True, kw_only=True):
     """``optimizer.step()``."""
