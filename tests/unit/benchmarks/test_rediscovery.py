@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.rediscovery import Bug, Rediscovered, Row, Search, bugs_of, page
+from benchmarks.rediscovery import Bug, Rediscovered, Row, Search, bugs_of, page, together
 from benchmarks.versions import RELEASES
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.corpus import Entry, write_entry
@@ -90,10 +90,28 @@ def test_what_is_no_bug_of_the_table_gets_no_script(tmp_path: Path) -> None:
     assert (script.path, script.confirmed) == (None, False)
 
 
+def test_seeds_side_by_side_are_one_row() -> None:
+    late = Rediscovered(key="k", examples=90, script="late.py", confirmed=True)
+    soon = Rediscovered(key="k", examples=12, script="soon.py", confirmed=True)
+    first = Rediscovered(key="k", examples=3, script="", confirmed=False)
+    rows = [
+        Row(torch="2.9.1", seeds=(n,), examples=100, seconds=n, found=found, missed=missed)
+        for n, found, missed in (
+            (5, {"1": late}, ("2", "3")),
+            (6, {"1": first, "2": first}, ("3",)),
+            (7, {"1": soon}, ("2", "3")),
+        )
+    ]
+    row = together(rows)
+    assert (row.seeds, row.examples, row.seconds) == ((5, 6, 7), 300, 7)
+    assert row.found == {"1": soon, "2": first}
+    assert row.missed == ("3",)
+
+
 def test_the_page_counts_what_was_found_again() -> None:
     again = Rediscovered(key="k", examples=12, script="s.py", confirmed=True)
-    row = Row(torch="2.9.1", seed=5, examples=100, seconds=9, found={"1": again}, missed=("2",))
-    older = Row(torch="2.7.1", seed=5, examples=100, seconds=9, found={}, missed=("2",))
+    row = Row(torch="2.9.1", seeds=(5,), examples=100, seconds=9, found={"1": again}, missed=("2",))
+    older = Row(torch="2.7.1", seeds=(5,), examples=100, seconds=9, found={}, missed=("2",))
     text = page({"2.9.1": row, "2.7.1": older}, (BUG, KEYED))
     assert "| [1](https://x.org/1) | w |  | 12* |" in text
     assert "| 2 | v | ? | ? |" in text
