@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Backward, Forward, Fsdp2Plan, Op, Step, ZeroGrad
+from fsdpfuzz.case import ITERATION, Fsdp2Plan, ZeroGrad
 from fsdpfuzz.strategies.drawing import Drawing
 
 ITERATIONS = (1, 2, 3)
@@ -18,7 +18,7 @@ def draw(d: Drawing) -> None:
         return  # what must lie on a rank at once depends on what it computes
     if any(not c.path and c.side == "around" for c in d.case.checkpoints):
         return
-    iteration: tuple[Op, ...] = (Forward(), Backward(), Step())
+    iteration = ITERATION
     if d.chance(60):
         iteration = (*iteration, ZeroGrad())
     d.put(program=iteration * d.pick(ITERATIONS), probes=("mem_tracker",))

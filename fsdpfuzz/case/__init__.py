@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from fsdpfuzz.case.anatomy import Anatomy, anatomy
 from fsdpfuzz.case.base import MAX_RANKS, SCHEMA, Dtype, Part, default_of
-from fsdpfuzz.case.chain import chain
+from fsdpfuzz.case.chain import ITERATION, chain
 from fsdpfuzz.case.check import check, is_sound
 from fsdpfuzz.case.checkpoints import (
     Checkpoint,
@@ -168,6 +168,7 @@ __all__ = [
     "EPSILON",
     "FEATURES",
     "FLAT",
+    "ITERATION",
     "KINDS",
     "MAX_FILE_BYTES",
     "MAX_RANKS",

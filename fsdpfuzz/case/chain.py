@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from fsdpfuzz.case.inputs import Dense
 from fsdpfuzz.case.modules import Linear, Sequential
-from fsdpfuzz.case.operations import Op
+from fsdpfuzz.case.operations import Backward, Forward, Op, Step
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.wrap import Fsdp1Plan, Fsdp1Unit, Fsdp2Plan, Fsdp2Unit, Plan
+
+ITERATION: tuple[Op, ...] = (Forward(), Backward(), Step())
 
 
 def chain(

@@ -63,9 +63,9 @@ def new_command(
 
 def template(api: str, world_size: int) -> CaseSpec:
     """The case to start from: nothing in it is unusual."""
-    from fsdpfuzz.case import Backward, Forward, Step, chain
+    from fsdpfuzz.case import ITERATION, chain
 
-    return chain(api, (3, 4, 2), (0,), world_size, (Forward(), Backward(), Step()) * 2)
+    return chain(api, (3, 4, 2), (0,), world_size, ITERATION * 2)
 
 
 def schema_document() -> dict[str, Any]:

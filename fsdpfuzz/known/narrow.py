@@ -9,21 +9,19 @@ from typing import Literal
 
 from fsdpfuzz.case import (
     FEATURES,
+    ITERATION,
     MAX_RANKS,
     PARAMETER_FEATURES,
     UNIT_FEATURES,
     Anatomy,
     Api,
-    Backward,
     CaseSpec,
     Dense,
-    Forward,
     Fsdp1Plan,
     Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
-    Step,
     ZeroGrad,
     anatomy,
     features,
@@ -190,7 +188,7 @@ def _usual(api: Api) -> dict[Atom, tuple[str, ...]]:
         model=Linear(out=8, bias=False),
         inputs=Dense(width=8),
         plan=plan if api == "fsdp1" else Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
-        program=(Forward(), Backward(), Step(), ZeroGrad()),
+        program=(*ITERATION, ZeroGrad()),
     )
     known = {"case": FEATURES, "unit": UNIT_FEATURES, "parameter": PARAMETER_FEATURES}
     return {

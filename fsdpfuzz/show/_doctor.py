@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from fsdpfuzz.case import APIS, NEWER, Backward, CaseSpec, Forward, Step, chain
+from fsdpfuzz.case import APIS, ITERATION, NEWER, CaseSpec, chain
 from fsdpfuzz.errors import FsdpFuzzError, MachineError, one_line
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.known import Known
@@ -238,8 +238,7 @@ def _ranks(
         for api in APIS:
             if not machine.features.get(api, False):
                 continue
-            program = (Forward(), Backward(), Step())
-            case = chain(api, (4, 5, 4), (0,), world_size, program)
+            case = chain(api, (4, 5, 4), (0,), world_size, ITERATION)
             observation = pool.run(case)
             if not measured and observation.clean:
                 measured = True

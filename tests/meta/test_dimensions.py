@@ -20,9 +20,9 @@ RESTATED = "seeds"
 """Cases that restate documents: data, which names what the documents have."""
 
 SPREAD = {
-    "forward": (29, "FSDP's promises go from one forward to the next: order, reshards, offloads"),
-    "backward": (13, "gradients are there, and units whole or sharded, from a backward on"),
-    "step": (10, "parameters change here and nowhere else: rounding and baselines count steps"),
+    "forward": (26, "FSDP's promises go from one forward to the next: order, reshards, offloads"),
+    "backward": (10, "gradients are there, and units whole or sharded, from a backward on"),
+    "step": (8, "parameters change here and nowhere else: rounding and baselines count steps"),
     "state_dict": (17, "saved, loaded and compared apart from training, by each API in its way"),
     "zero_grad": (8, "what a rank may hold of gradients hangs on it"),
     "requires_grad": (8, "whether a unit has gradients can change in mid-program"),

@@ -97,15 +97,17 @@ def shared(name: str, draw: Callable[[], Sample], folder: Path = KEPT) -> Sample
     for old in folder.iterdir():
         if old != own:
             shutil.rmtree(old, ignore_errors=True)
-    with (own / f"{name}.json").open("a+b") as file:
-        # Whoever comes second finds it written.
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        if text := file.read():
-            return _remembered(msgspec.json.decode(text, type=Sample))
+    kept = own / f"{name}.json"
+    with kept.with_suffix(".lock").open("w") as lock:
+        # Whoever comes second finds it written, as a whole: the first may be ended on the way.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if kept.exists():
+            return _remembered(msgspec.json.decode(kept.read_bytes(), type=Sample))
         made = draw()
         made = replace(made, told=tuple(map(features, made.cases)))
-        file.write(msgspec.json.encode(made))
+        under_way = kept.with_suffix(".part")
+        under_way.write_bytes(msgspec.json.encode(made))
+        under_way.replace(kept)
         return _remembered(made)
 
 
