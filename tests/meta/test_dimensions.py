@@ -43,7 +43,7 @@ SPREAD = {
     "use_orig_params": (12, "decides how gradients, state and local shards are read"),
     "cpu_offload": (10, "needs a GPU, moves gradients, and state dicts have a flag of its name"),
     "reshard_after_forward": (7, "a configuration of accelerate names it"),
-    "ignored": (7, "modules without a unit, which drawings show"),
+    "ignored": (9, "modules without a unit, which drawings show; parameters go another way"),
     "clip": (8, "a target may have its own, and a program in words"),
     "optimizer": (8, "a target may have its own"),
     "precision": (10, "decides on bytes, and on what the plain model is measured in"),

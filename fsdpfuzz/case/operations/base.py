@@ -29,6 +29,10 @@ class Progress:
     """Whether the last backward reduced its gradients."""
     cleared: bool = True
     """Whether no parameter has a gradient."""
+    own: bool = False
+    """Whether what no unit manages has gradients that nobody has averaged."""
+    apart: bool = False
+    """Whether ranks may have stepped it by such gradients."""
 
 
 class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
@@ -48,6 +52,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether what it leaves of one gradient depends on the others."""
     gives_gradients: ClassVar[bool] = False
     """Whether it goes back through the forwards that wait for it."""
+    moves_parameters: ClassVar[bool] = False
+    """Whether it changes parameters by their gradients."""
     drops_gradients: ClassVar[bool] = False
     """Whether a step after it may leave out some parameters that require grad."""
     saves_optimizer: ClassVar[bool] = False

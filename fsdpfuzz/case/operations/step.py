@@ -27,6 +27,7 @@ class Step(OperationBase, tag="step", frozen=True, kw_only=True):
         )
     }
     needs_reduced: ClassVar[bool] = True
+    moves_parameters: ClassVar[bool] = True
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("param",)
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
