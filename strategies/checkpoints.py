@@ -43,7 +43,7 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     """
     a = d.a
     reentrant = d.chance(50, fine_tune=10)
-    starts = {p.fqn for place in a.places if place.kind == "embedding" for p in place.parameters}
+    starts = {p.fqn for place in a.places if place.width_in == TOKENS for p in place.parameters}
     own = a.imported is not None
     if reentrant and (own or not starts.isdisjoint(a.frozen)):
         reentrant = False  # whose inputs require grad nobody knows of an imported model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Optimizer
+from fsdpfuzz.case.optimizer import mixes_tensors
 from fsdpfuzz.case.units.precision import keeps_low_grads
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -24,6 +25,8 @@ def draw(d: Drawing) -> None:
         name = "own"
     if keeps_low_grads(d.a.options.values()):
         name, foreach = "sgd", False
+    if foreach and mixes_tensors(d.a):
+        foreach = False
     if d.trains and not any(op.steps_optimizer for op in d.case.program):
         d.put(optimizer=None)
     elif own is not None and name == "own":

@@ -136,20 +136,22 @@ class Anatomy:
         units = self.unit_at
         # With a policy the root's call says what all units ignore.
         policy = isinstance(self.plan, Fsdp1Plan) and self.plan.wrap != "nested"
-        ignored = {
-            path: unit_of(self.plan, "" if policy else path).ignored
+        telling = {
+            path: unit_of(self.plan, "" if policy else path)
             for path in self.units
             if self.plan.units
         }
+        ignored = {path: (*u.ignored, *u.ignored_parameters) for path, u in telling.items()}
         owners: dict[str, str | None] = {}
         for place in self.places:
             if not place.parameters:
                 continue
             module = innermost(place.path, units)
             owner = None if module is None else units[module]
-            if owner is not None and any(within(place.path, path) for path in ignored[owner]):
-                owner = None
-            owners.update((parameter.fqn, owner) for parameter in place.parameters)
+            left = ignored[owner] if owner is not None else ()
+            for parameter in place.parameters:
+                alone = any(within(parameter.fqn, path) for path in left)
+                owners[parameter.fqn] = None if alone else owner
         return owners
 
     @cached_property

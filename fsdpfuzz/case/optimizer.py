@@ -113,6 +113,9 @@ class OptimizerDimension(Dimension):
     def check(self, a: Anatomy) -> None:
         """Whether there is one for each step, the steps say; one of its own the target has."""
         optimizer, own = a.case.optimizer, a.imported
+        if optimizer is not None and optimizer.foreach and mixes_tensors(a):
+            words = "torch takes no list of tensors and DTensors"
+            raise CaseError(words, path="$.optimizer.foreach")
         if optimizer is None or optimizer.name != "own":
             return
         if own is None or not own.has("optimizer"):
@@ -248,3 +251,8 @@ def _makes_states(a: Anatomy, of: Collection[str]) -> bool:
     """
     ranks = [held_on(a, rank) for rank in range(a.case.world_size)]
     return not all(any(held.get(name) for name in of) for held in ranks)
+
+
+def mixes_tensors(a: Anatomy) -> bool:
+    """Whether some parameters are DTensors and others, which no unit manages, are none."""
+    return not a.fsdp1 and None in a.managed and len(a.managed) > 1

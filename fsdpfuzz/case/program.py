@@ -14,6 +14,7 @@ from fsdpfuzz.case.operations import (
     Op,
     Progress,
 )
+from fsdpfuzz.case.operations.average_unmanaged import noted
 from fsdpfuzz.errors import ContractError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class ProgramDimension(Dimension):
         progress = Progress()
         for i, op in enumerate(a.case.program):
             op.check(a.at(i - 1), progress, f"$.program[{i}]")
+            noted(a.at(i - 1), op, progress)
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Fewer operations, then plainer ones.

@@ -36,6 +36,8 @@ class Fsdp1Unit(Part, frozen=True, kw_only=True):
     precision: Precision | None = None
     ignored: tuple[ModulePath, ...] = ()
     """FQNs of the modules passed as ``ignored_modules``."""
+    ignored_parameters: tuple[ParameterName, ...] = ()
+    """FQNs of the parameters passed as ``ignored_states``."""
 
 
 class Fsdp2Unit(Part, frozen=True, kw_only=True):
@@ -49,6 +51,8 @@ class Fsdp2Unit(Part, frozen=True, kw_only=True):
     precision: Precision | None = None
     ignored: tuple[ModulePath, ...] = ()
     """FQNs of the modules whose parameters are passed as ``ignored_params``."""
+    ignored_parameters: tuple[ParameterName, ...] = ()
+    """FQNs of further parameters passed as ``ignored_params``."""
     shard_placement: tuple[Placement, ...] = ()
     """What ``shard_placement_fn`` says of the parameters that it names."""
     prefetched_in_forward: tuple[ModulePath, ...] = ()
@@ -144,7 +148,9 @@ def by_hand(case: CaseSpec, paths: Sequence[str]) -> CaseSpec:
     listed = {unit.path: unit for unit in plan.units}
     first = plan.units[0]
     units = tuple(
-        listed.get(path) or msgspec.structs.replace(first, path=path, ignored=()) for path in paths
+        listed.get(path)
+        or msgspec.structs.replace(first, path=path, ignored=(), ignored_parameters=())
+        for path in paths
     )
     return msgspec.structs.replace(case, plan=Fsdp1Plan(units=units))  # type: ignore[arg-type]
 
@@ -156,11 +162,16 @@ def under_other_api(case: CaseSpec, paths: Sequence[str]) -> CaseSpec | None:
     """
     if case.twins or case.probes:
         return None
-    ignored = {unit.path: unit.ignored for unit in case.plan.units}
+    left_alone: dict[str, Any] = {
+        unit.path: {"ignored": unit.ignored, "ignored_parameters": unit.ignored_parameters}
+        for unit in case.plan.units
+    }
     if isinstance(case.plan, Fsdp2Plan):
-        first = tuple(Fsdp1Unit(path=path, use_orig_params=True) for path in paths)
+        first = tuple(
+            Fsdp1Unit(path=path, use_orig_params=True, **left_alone.get(path, {})) for path in paths
+        )
         return msgspec.structs.replace(case, plan=Fsdp1Plan(units=first))
-    second = tuple(Fsdp2Unit(path=path, ignored=ignored.get(path, ())) for path in paths)
+    second = tuple(Fsdp2Unit(path=path, **left_alone.get(path, {})) for path in paths)
     return msgspec.structs.replace(case, plan=Fsdp2Plan(units=second))
 
 
@@ -276,7 +287,7 @@ class WrapDimension(Dimension):
             self._check_policy(a, plan, paths)
         units: tuple[Unit, ...] = plan.units
         for i, unit in enumerate(units):
-            if unit.ignored and unit.precision is not None:
+            if (unit.ignored or unit.ignored_parameters) and unit.precision is not None:
                 text = "the unit casts its inputs, but not the parameters that it ignores"
                 raise CaseError(text, path=f"$.plan.units[{i}].ignored")
         self._check_second_calls(a)

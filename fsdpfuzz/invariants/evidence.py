@@ -84,7 +84,7 @@ class ShardEvidence:
     """Where that is afterwards."""
     first: tuple[Do, ...]
     """Comes before the two."""
-    seen: Call
+    seen: Value
     right: Value
     """Of the tensor in ``whole``."""
     where: tuple[str, Do] | None
@@ -126,6 +126,10 @@ def shard_evidence(
                 "steps.names.at", call("steps.names.parameters", Variable(model), True), fqn
             )
     lacking: tuple[Value, ...] = (True,) if grads else ()
+    if owner is None and model == "model":
+        # If it is sharded after all, it is not there under its name, or no plain tensor.
+        seen = call(f"steps.{a.api}.whole.{step}", MODEL, NAMED, fqn)
+        return ShardEvidence((seen,), (HELD,), (), HELD, whole, None)
     if owner is None:
         seen = call(f"steps.shards.{step}", HELD, *lacking)
         return ShardEvidence((kept,), (HELD,), (), seen, whole, None)

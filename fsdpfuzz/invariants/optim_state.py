@@ -52,7 +52,7 @@ class OptimizerState(WholeParity):
         if finding.detail.endswith("-missing"):
             seen = call("steps.optim_state.names", saved)
             right = call("steps.optim_state.stepped", optimizer, NAMED)
-            judge = judged("other", "parameters with a state", SEEN, RIGHT)
+            judge = judged("other", "what is saved of parameters", SEEN, RIGHT)
         else:
             seen = call("steps.optim_state.entry", saved, fqn, entry, op.form == "full")
             p = Inside("model", a.canonical(fqn))

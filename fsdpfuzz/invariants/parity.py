@@ -150,7 +150,8 @@ class GradParity(Parity):
         right: Value = plain_gradient(a, name, finding)
         other = WHOLE
         whole: Value = WHOLE
-        if not a.fsdp1 and isinstance(right, Inside):
+        managed = a.at(finding.op).owners.get(name) is not None
+        if managed and not a.fsdp1 and isinstance(right, Inside):
             # Where FSDP has the parameter itself, both trainings end with the same statement.
             right, other, whole = None, PLAIN, Inside(PLAIN.name, "grad")
         shard = shard_evidence(a, name, grads=True, whole=whole)

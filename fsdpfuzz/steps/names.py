@@ -25,6 +25,11 @@ def others(named: Mapping[str, nn.Parameter], names: Sequence[str]) -> list[nn.P
     return [p for name, p in named.items() if name not in names]
 
 
+def those(named: Mapping[str, nn.Parameter], names: Sequence[str]) -> list[nn.Parameter]:
+    """The parameters of these names."""
+    return [named[name] for name in names]
+
+
 def parameters_of(modules: Sequence[nn.Module]) -> set[nn.Parameter]:
     """All parameters of some modules."""
     return {p for module in modules for p in module.parameters()}

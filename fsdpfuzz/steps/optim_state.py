@@ -90,13 +90,14 @@ def entry(saved: Mapping[str, Any], fqn: str, name: str, full: bool) -> Tensor:
 
 
 def names(saved: Mapping[str, Any]) -> list[str]:
-    """The parameters of which a state dict holds something."""
-    return sorted(saved["state"])
+    """What a state dict holds of parameters, by name."""
+    return sorted(f"{fqn}.{entry}" for fqn, state in saved["state"].items() for entry in state)
 
 
 def stepped(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> list[str]:
     """The same of the plain model's optimizer."""
-    return sorted(name for name, p in named.items() if p in optimizer.state)
+    held = {name: optimizer.state[p] for name, p in named.items() if p in optimizer.state}
+    return sorted(f"{name}.{entry}" for name, state in held.items() for entry in state)
 
 
 def held(optimizer: Optimizer, p: nn.Parameter, name: str) -> Tensor:

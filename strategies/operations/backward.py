@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Op
+from fsdpfuzz.case.operations import AverageUnmanaged
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -11,10 +12,14 @@ def draw(program: Program) -> None:
 
 
 def after_reductions(ops: list[Op]) -> list[int]:
-    """Where in an iteration gradients have just been reduced, the last place first."""
+    """Where in an iteration gradients have just been reduced, the last place first.
+
+    By FSDP and, if there is more to reduce, by the user.
+    """
     found, synchronised = [], True
     for i, op in enumerate(ops):
         synchronised = getattr(op, "sync", synchronised)
         if op.gives_gradients and synchronised:
-            found.append(i + 1)
+            averaged = any(isinstance(then, AverageUnmanaged) for then in ops[i + 1 : i + 2])
+            found.append(i + 1 + averaged)
     return found[::-1]

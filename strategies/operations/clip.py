@@ -8,7 +8,9 @@ from typing import Literal
 import msgspec
 
 from fsdpfuzz.case import Anatomy, anatomy
+from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.clip import Clip
+from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.backward import after_reductions
 from fsdpfuzz.strategies.operations.program import Program
 
@@ -26,13 +28,19 @@ def draw(program: Program) -> None:
     d = program.d
     own = d.a.imported
     clips = own is not None and own.clips
-    if d.apart or not d.trains or not (d.chance(60) if clips else d.chance(16, parity=24)):
+    agree = ranks_agree(program)
+    often = clips or (agree and bool(unmanaged(d.a)))
+    if d.apart or not d.trains or not (d.chance(60) if often else d.chance(16, parity=24)):
         return
     clip = _drawn(program)
     for iteration, a in zip(program.iterations, _plans(program), strict=True):
         if d.chance(15):
             clip = _drawn(program)
-        if None in a.owners.values() or (a.fsdp1 and "" not in a.options) or d.chance(10):
+        if (
+            (unmanaged(a) and not (a.fsdp1 and agree))
+            or (a.fsdp1 and "" not in a.options)
+            or d.chance(10)
+        ):
             continue
         for last in after_reductions(iteration)[:1]:
             iteration.insert(last, clip)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.optim_state import (
     OptimState,
     may_lack_state,
     passes_by_parameters,
 )
 from fsdpfuzz.case.optimizer import holds_parameters
+from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.program import Program
 from fsdpfuzz.strategies.operations.step import gaps_after_a_step
 from fsdpfuzz.strategies.operations.zero_grad import TO_NONE
@@ -23,7 +25,9 @@ def draw(program: Program) -> None:
     Shrinks towards none, then towards a full one.
     """
     d = program.d
-    if d.parting != "never" or d.a.switches or not d.chance(10, state_dict=40):
+    together = bool(unmanaged(d.a)) and ranks_agree(program)
+    often = d.chance(40) if together else d.chance(10, state_dict=40)
+    if d.parting != "never" or d.a.switches or not often:
         return
     if not holds_parameters(d.a):
         return
@@ -33,11 +37,12 @@ def draw(program: Program) -> None:
         form, own = d.pick(_FORMS), d.chance(40) and d.a.fsdp1
         offload, broadcast, fresh = d.chance(25), d.chance(25), d.chance(40)
         flatten, lenient, ignore = d.chance(20), d.chance(25), d.chance(15)
+        everywhere = form != "full" or not ranks_agree(program)
         asked = OptimState(
             form=form,
             own=own,
-            offload=offload,
-            broadcast=broadcast and form == "full",
+            offload=offload and (own or form != "full" or not everywhere),
+            broadcast=broadcast and not everywhere,
             flatten=flatten and not own,
             strict=own or not (lenient or changing or may_lack_state(d.a)),
             ignore_frozen=ignore and not own,

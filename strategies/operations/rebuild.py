@@ -10,6 +10,7 @@ from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, foreseen_rejections
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.strategies import wrap
 from fsdpfuzz.strategies.drawing import Drawing, all_units
+from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -21,6 +22,8 @@ def draw(program: Program) -> None:
     own = d.a.imported
     if own is not None and own.wrapped:
         return  # nobody knows how else it is wrapped
+    if not ranks_agree(program):
+        return  # it saves one of the different values that ranks have
     if any(p.node is not None and p.node.loses_state() for p in d.a.places):
         return
     gap, plan = d.pick(program.gaps[1:]), _other_plan(d)

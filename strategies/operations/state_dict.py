@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fsdpfuzz.case import StateDict
+from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.program import Program
 
 MAX_STATES = 2
@@ -26,6 +27,7 @@ def draw(program: Program) -> None:
     own = d.a.imported
     if own is not None and own.wrapped:
         forms = ("full", "sharded")  # on a mesh there is no "local" one
+    agree = ranks_agree(program)
     for _ in range(d.between(1, MAX_STATES)):
         form = d.pick(forms)
         offload = d.chance(3 if d.a.fsdp1 and form == "full" else 25)
@@ -34,4 +36,6 @@ def draw(program: Program) -> None:
             rank0_only=d.chance(40) and form == "full",
             cpu_offload=offload,
         )
+        if asked.on_rank0(d.a) and not agree:
+            asked = StateDict(form=form)
         d.pick(program.gaps).append(asked)

@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Fsdp1Plan, within
+from collections.abc import Mapping, Sequence
+
+from fsdpfuzz.case import Fsdp1Plan, Unit, within
 from fsdpfuzz.case.units.ignored import shared_with_others
 from fsdpfuzz.case.wrap import WrapDimension
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.strategies.drawing import Drawing, one_unit
 
+IN_TRAINING = 12
+"""Of 100 draws; each is one less of the plain wrappings that most people have."""
+
 
 def draw(d: Drawing) -> None:
-    """One module that holds no unit, where nothing is trained: FSDP does not synchronise it.
+    """One module that holds no unit, most often one with parameters.
 
-    Shrinks towards none.
+    More often where nothing is trained. Shrinks towards none.
     """
-    if d.trains or d.case.ties or not d.chance(50):
+    if d.parting != "never" or not d.chance(50 if not d.trains else IN_TRAINING):
         return
+    bare = d.chance(12)
+    a = d.a
+    possible = {
+        path: [
+            place.path
+            for place in a.places
+            if place.path != path
+            and within(place.path, path)
+            and not any(within(module, place.path) for module in a.unit_at)
+            and (bare or any(within(p.fqn, place.path) for p in a.owned[path]))
+            and shared_with_others(a, place.path) is None
+        ]
+        for path in a.units
+    }
+    left_alone(d, "ignored", possible)
+
+
+def left_alone(
+    d: Drawing, option: str, possible: Mapping[str, Sequence[str]], *, most: int = 1
+) -> None:
+    """Has a unit ignore up to ``most`` of what it may, by unit; a policy tells it by the root.
+
+    None where the unit's other options do not go together with it, or nothing would be managed.
+    """
     plan = d.case.plan
-    listed = [unit.path for unit in plan.units]
+    listed: tuple[Unit, ...] = plan.units
     by_policy = isinstance(plan, Fsdp1Plan) and plan.wrap != "nested"
-    i = listed.index("") if by_policy else d.between(0, len(listed) - 1)
-    inner = [
-        place.path
-        for place in d.a.places
-        if place.path != listed[i]
-        and within(place.path, listed[i])
-        and not any(within(module, place.path) for module in d.a.unit_at)
-        and shared_with_others(d.a, place.path) is None
+    units = [
+        i
+        for i, unit in enumerate(listed)
+        if possible.get(unit.path) and (not by_policy or not unit.path)
     ]
-    before = d.case
-    if inner:
-        one_unit(d, "ignored", (d.pick(inner),), unit=i)
+    if not units:
+        return
+    before, i = d.case, d.pick(units)
+    left = list(possible[listed[i].path])
+    chosen = [left.pop(d.between(0, len(left) - 1))]
+    while left and len(chosen) < most and d.chance(30):
+        chosen.append(left.pop(d.between(0, len(left) - 1)))
+    one_unit(d, option, tuple(chosen), unit=i)
     if not any(owner is not None for owner in d.a.owners.values()) or not _fits(d):
         d.case = before
 

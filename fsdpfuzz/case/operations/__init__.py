@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+from fsdpfuzz.case.operations.average_unmanaged import AverageUnmanaged
 from fsdpfuzz.case.operations.backward import Backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, complete
 from fsdpfuzz.case.operations.clear_grad import ClearGrad
@@ -35,6 +36,7 @@ Op = (
     | StateDict
     | Rebuild
     | ClearGrad
+    | AverageUnmanaged
     | Clip
     | FullParams
     | OptimState
@@ -49,6 +51,7 @@ complete(OPERATIONS.values())
 
 __all__ = [
     "OPERATIONS",
+    "AverageUnmanaged",
     "Backward",
     "ClearGrad",
     "Clip",

@@ -29,6 +29,10 @@ class Progress:
     """Whether the last backward reduced its gradients."""
     cleared: bool = True
     """Whether no parameter has a gradient."""
+    own: bool = False
+    """Whether what no unit manages has gradients that nobody has averaged."""
+    apart: bool = False
+    """Whether ranks may have stepped it by such gradients."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import msgspec
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.lacking import may_lack_grads
+from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.forward import (
     calls_below_the_root,
@@ -132,6 +133,8 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         case = a.case
         if progress.pending or not progress.reduced:
             raise CaseError("the optimizer's state in the middle of an iteration", path=at)
+        if self.on_rank0 and differs_by_rank(a, progress):
+            raise CaseError("rank 0's alone, of what each rank has trained by itself", path=at)
         if not makes_steps(a):
             raise CaseError("no optimizer makes a step", path=at)
         if case.probes:

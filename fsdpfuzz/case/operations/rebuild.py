@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from fsdpfuzz.case.dimension import Feature, Simpler
+from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
@@ -66,6 +67,8 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
             raise CaseError("the plan is for the other API", path=f"{at}.plan")
         if progress.pending:
             raise CaseError("rebuild while a forward waits for its backward", path=at)
+        if differs_by_rank(a, progress):
+            raise CaseError("each rank has trained by itself what no unit manages", path=at)
         if a.switches or case.probes:
             raise CaseError("rebuild goes with no switch and no probe", path=at)
         for place in a.places:

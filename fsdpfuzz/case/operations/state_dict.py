@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
+from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.wrap import Fsdp2Plan
@@ -76,6 +77,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             raise CaseError("fsdp2 has no form='local'; use 'sharded'", path=f"{at}.form")
         if self.rank0_only and self.form != "full":
             raise CaseError(f"form={self.form!r} is on every rank", path=f"{at}.rank0_only")
+        if self.on_rank0(a) and differs_by_rank(a, progress):
+            raise CaseError("rank 0's alone, of what each rank has trained by itself", path=at)
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """Save, and load into a model that differs in every element."""

@@ -11,6 +11,7 @@ from fsdpfuzz.case.units.cpu_offload import CpuOffload
 from fsdpfuzz.case.units.forward_prefetch import ForwardPrefetch
 from fsdpfuzz.case.units.grouped import Grouped
 from fsdpfuzz.case.units.ignored import Ignored
+from fsdpfuzz.case.units.ignored_parameters import IgnoredParameters
 from fsdpfuzz.case.units.limit_all_gathers import LimitAllGathers
 from fsdpfuzz.case.units.param_dtype_override import ParamDtypeOverride
 from fsdpfuzz.case.units.precision import Precision, PrecisionOption
@@ -36,6 +37,7 @@ OPTIONS: tuple[Option, ...] = (
     PrecisionOption(),
     CpuOffload(),
     Ignored(),
+    IgnoredParameters(),
     ShardPlacement(),
     PrefetchedInForward(),
     PrefetchedInBackward(),

@@ -30,7 +30,7 @@ class Ignored(Listing):
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """``ignored_modules`` or ``ignored_params``."""
         modules = tuple(Inside("model", path) for path in value)
-        if "sharding" in unit.__struct_fields__:
+        if is_fsdp1(unit):
             yield "ignored_modules", Items("list", modules) if modules else None
         elif modules:
             yield "ignored_params", call("steps.names.parameters_of", Items("list", modules))
@@ -56,6 +56,11 @@ class Ignored(Listing):
                 # A parameter is ignored wherever it stands, so by its other name as well.
                 text = f"{path!r} shares {name!r} with a module that is not ignored"
                 raise CaseError(text, path=f"{at}[{i}]")
+
+
+def is_fsdp1(unit: Unit) -> bool:
+    """Whether it is one of fsdp1, which has other arguments for the same."""
+    return "sharding" in unit.__struct_fields__
 
 
 def shared_with_others(a: Anatomy, path: str) -> str | None:

@@ -106,6 +106,28 @@ WANTED: dict[str, Wanted] = {
         operations=1,
         trains=False,
     ),
+    "ignored in training": Wanted(
+        "parity",
+        "fsdp1",
+        has("unmanaged", "apart"),
+        ("ignored", "ignored_parameters", "wrap"),
+        modules=2,
+    ),
+    "ignored_parameters": Wanted(
+        "parity",
+        "fsdp2",
+        has("ignored_parameters", "on"),
+        ("ignored_parameters", "wrap"),
+        modules=2,
+    ),
+    "averaged": Wanted(
+        "parity",
+        "fsdp1",
+        has("unmanaged", "averaged"),
+        ("ignored", "ignored_parameters", "wrap"),
+        modules=2,
+        operations=4,
+    ),
     "units": Wanted("parity", "fsdp2", has("units", "2", "3+"), ("wrap",), modules=2),
     "ties": Wanted("parity", "fsdp2", lambda case: case.ties, ("ties",), modules=3),
     "frozen, fsdp1": Wanted(

@@ -1,0 +1,98 @@
+"""Gradients of what no unit manages, which the user averages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.lacking import may_lack_grads
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.recipe import Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.lowering import Lowering
+
+
+class AverageUnmanaged(OperationBase, tag="average_unmanaged", frozen=True, kw_only=True):
+    """``all_reduce`` of the gradients of all parameters that FSDP ignores.
+
+    FSDP does not: ``fully_shard`` documents of ``ignored_params`` that "their gradients will not
+    be reduced in backward", and ``ignored_modules`` of fsdp1 are none of its flat parameters. Where
+    the user does not either, each rank trains such a parameter on its own batches.
+    """
+
+    features: ClassVar[Mapping[str, Feature]] = {
+        "unmanaged": Feature(
+            about="none, apart (each rank trains what no unit manages by itself), averaged (the "
+            "user averages its gradients), idle (it is not trained)",
+            group="Wrapping",
+            values=("none", "apart", "averaged", "idle"),
+            excludes={"none": {"ignored_parameters": ("on",)}},
+        )
+    }
+    needs_reduced: ClassVar[bool] = True
+    compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("grad",)
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """Something is unmanaged, and no micro-batch waits for its reduction."""
+        if progress.pending or not progress.reduced:
+            raise CaseError("average_unmanaged where gradients are not reduced", path=at)
+        if not unmanaged(a):
+            raise CaseError("average_unmanaged where units manage every parameter", path=at)
+        progress.own = False
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """As the plain model does it with all others."""
+        names = literal(unmanaged(lowering.a))
+        options: dict[str, Value] = {"lacking": True} if may_lack_grads(lowering.a) else {}
+        chosen = call("steps.names.those", Variable("named"), names)
+        yield Do(call=call("steps.averaging.average", chosen, **options))
+
+    def words(self) -> str:
+        """What it does."""
+        return "average the gradients of what no unit manages"
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Who looks after what no unit manages."""
+        yield "unmanaged", _said(a)
+
+
+def unmanaged(a: Anatomy) -> tuple[str, ...]:
+    """The parameters that no unit manages, by the names that the reference has for them."""
+    return tuple(p.fqn for p in a.managed.get(None, ()))
+
+
+def differs_by_rank(a: Anatomy, progress: Progress) -> bool:
+    """Whether what no unit manages may be another on each rank."""
+    return progress.apart and bool(unmanaged(a))
+
+
+def noted(a: Anatomy, op: OperationBase, progress: Progress) -> None:
+    """Takes down whether ranks go apart with what no unit manages."""
+    if op.gives_gradients:
+        progress.own = True
+    elif op.steps_optimizer and progress.own and _trained(a):
+        progress.apart = True
+
+
+def _trained(a: Anatomy) -> bool:
+    """Whether any of it is trained somewhere in the program."""
+    names = unmanaged(a)
+    return any(now.trained[fqn] for _, _, now in a.situations(0) for fqn in names)
+
+
+def _said(a: Anatomy) -> str:
+    if not unmanaged(a):
+        return "none"
+    progress = Progress()
+    for op in a.case.program:
+        if isinstance(op, AverageUnmanaged):
+            progress.own = False
+        noted(a, op, progress)
+    if not _trained(a) or not any(op.steps_optimizer for op in a.case.program):
+        return "idle"
+    return "apart" if progress.apart else "averaged"

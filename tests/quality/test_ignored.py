@@ -1,0 +1,117 @@
+"""What FSDP ignores is trained as it documents: by each rank, or averaged by the user.
+
+Each fault is planted where FSDP itself would have it, and shown by a script of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Dense,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Op,
+    Plan,
+    Rebuild,
+    Sequential,
+    StateDict,
+    Step,
+    ZeroGrad,
+)
+from fsdpfuzz.case.operations import AverageUnmanaged
+from fsdpfuzz.case.operations.clip import Clip
+from fsdpfuzz.case.operations.optim_state import OptimState
+from fsdpfuzz.invariants import judge
+from fsdpfuzz.loop import plant_launcher
+from fsdpfuzz.pool import Pool
+from fsdpfuzz.repro import Context, render, verify
+from fsdpfuzz.verdict import Finding, Verdict
+
+CONTEXT = Context(torch="", backend="gloo", environment=())
+ONCE: tuple[Op, ...] = (Forward(), Backward(), Step(), ZeroGrad())
+AVERAGED: tuple[Op, ...] = (Forward(), Backward(), AverageUnmanaged(), Step(), ZeroGrad())
+MODULE1 = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored=("1",)),))
+PARAMETER1 = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored_parameters=("1.weight",)),))
+NESTED1 = Fsdp1Plan(
+    units=(Fsdp1Unit(path=""), Fsdp1Unit(path="1", ignored_parameters=("1.weight",)))
+)
+ORIGINAL1 = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored=("1",), use_orig_params=True),))
+MODULE2 = Fsdp2Plan(units=(Fsdp2Unit(path="", ignored=("1",)),))
+PARAMETER2 = Fsdp2Plan(units=(Fsdp2Unit(path="", ignored_parameters=("0.bias", "1.weight")),))
+PLANS: dict[str, Plan] = {
+    "module, fsdp1": MODULE1,
+    "parameter, fsdp1": PARAMETER1,
+    "of an inner unit": NESTED1,
+    "original parameters": ORIGINAL1,
+    "module, fsdp2": MODULE2,
+    "parameters, fsdp2": PARAMETER2,
+}
+
+
+def case(plan: Plan, *program: Op) -> CaseSpec:
+    return CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Linear(out=4), Linear(out=3))),
+        inputs=Dense(width=3),
+        plan=plan,
+        program=program,
+    )
+
+
+def judged(given: CaseSpec, plant: str | None = None) -> Verdict:
+    with Pool(2, "gloo", plant=plant) as pool:
+        return judge(given, pool.run(given))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_each_rank_trains_it_by_itself(name: str) -> None:
+    state = StateDict(form="sharded")
+    assert judged(case(PLANS[name], *ONCE, state, *ONCE, StateDict(), *ONCE)).status == "passed"
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_averaged_it_goes_with_all_that_needs_one_model(name: str) -> None:
+    plan = PLANS[name]
+    program = (*AVERAGED, OptimState(), Rebuild(plan=plan), *AVERAGED, StateDict(rank0_only=True))
+    assert judged(case(plan, *program, *AVERAGED)).status == "passed"
+
+
+CLIPPED: tuple[Op, ...] = (Forward(), Backward(), AverageUnmanaged(), Clip(max_norm=0.1), Step())
+FAULTS: dict[str, tuple[CaseSpec, str]] = {
+    "ignored_modules_sharded": (case(MODULE1, *ONCE), "grad_parity/mismatch/fsdp1"),
+    "nested_ignored_parameters_sharded": (case(NESTED1, *ONCE), "grad_parity/mismatch/fsdp1"),
+    "fsdp2_ignored_parameters_sharded": (case(PARAMETER2, *ONCE), "grad_parity/mismatch/fsdp2"),
+    "fsdp1_norm_without_ignored": (case(MODULE1, *CLIPPED), "clip_norm/mismatch/fsdp1"),
+    "optimizer_state_of_unmanaged_lost": (
+        case(ORIGINAL1, *AVERAGED, OptimState()),
+        "optim_state/mismatch/fsdp1",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows_and_so_does_its_script(fault: str, tmp_path: Path) -> None:
+    given, key = FAULTS[fault]
+    plant = f"benchmarks.faults.plants:{fault}"
+    found = [f for f in judged(given, plant).findings if f.key.startswith(key)]
+    assert found, [f.key for f in judged(given, plant).findings]
+    assert judged(given).status == "passed"
+    assert_scripted(given, found[0], plant, tmp_path)
+
+
+def assert_scripted(given: CaseSpec, finding: Finding, plant: str, folder: Path) -> None:
+    """The script shows the finding under the fault, and only there."""
+    script = folder / "script.py"
+    script.write_text(render(given, finding, CONTEXT))
+    shown = verify(script, 2, "gloo", finding, launcher=plant_launcher(plant))
+    assert shown.reproduced, shown.output
+    assert verify(script, 2, "gloo", finding).outcome == "not reproduced"
