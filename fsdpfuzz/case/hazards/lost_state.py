@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.lacking import may_lack_backward
+from fsdpfuzz.case.operations import Forward
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
 from fsdpfuzz.case.operations.state_dict import takes_local
 from fsdpfuzz.case.optimizer import stateless, unstepped
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
+from fsdpfuzz.case.units.sharding import KEPT_WHOLE
 from fsdpfuzz.case.units.use_orig_params import is_flat
 
 if TYPE_CHECKING:
@@ -40,6 +43,25 @@ def misnamed_units(a: Anatomy) -> tuple[str, ...]:
     return tuple(found)
 
 
+def saved_while_whole(a: Anatomy, path: str) -> bool:
+    """Whether the optimizer's state is taken while a unit may be unsharded.
+
+    Under ``SHARD_GRAD_OP`` that is from a forward with grad to a backward, if there is one.
+    """
+    if getattr(a.options[path], "sharding", None) not in KEPT_WHOLE:
+        return False
+    whole = False
+    for _, op, now in a.situations(0):
+        if isinstance(op, Forward):
+            called = any(call.path == path for call in a.calls(op, now))
+            whole = op.grad if called else whole
+        elif op.gives_gradients and not may_lack_backward(a):
+            whole = False
+        elif op.saves_optimizer and whole:
+            return True
+    return False
+
+
 class LostStateDimension(Hazard):
     """What of the state of a unit, or of a parameter, is misnamed or not there."""
 
@@ -47,6 +69,13 @@ class LostStateDimension(Hazard):
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "local_state": Feature(
             about="on when a local state dict is taken (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+        "whole_at_save": Feature(
+            about="on when the optimizer's state is taken after a forward that left the unit "
+            "unsharded and of which nothing went back (fsdp1 only)",
             group="State",
             values=ON,
             apis=("fsdp1",),
@@ -90,6 +119,7 @@ class LostStateDimension(Hazard):
         """How its state is taken, and named."""
         if a.fsdp1:
             yield "local_state", on(takes_local(a.case.program))
+            yield "whole_at_save", on(saved_while_whole(a, path))
             yield "misnamed", on(path in misnamed_units(a))
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:

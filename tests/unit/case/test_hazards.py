@@ -350,3 +350,26 @@ def test_a_unit_left_unsharded_that_shows_its_local_shard(
 ) -> None:
     a = anatomy(make(plan, model=model, program=TRAIN))
     assert unit_features(a, plan.units[1].path)["sharded_views"] == expected
+
+
+@pytest.mark.parametrize(
+    ("plan", "program", "frozen", "expected"),
+    [
+        (orig("", sharding="SHARD_GRAD_OP"), (Step(), Forward(drop=True), OptimState()), (), "on"),
+        (orig(""), (Step(), Forward(drop=True), OptimState()), (), "off"),
+        (orig("", sharding="SHARD_GRAD_OP"), TAKEN, (), "off"),
+        (orig("", sharding="SHARD_GRAD_OP"), TAKEN, ("0.weight", "1.weight"), "on"),
+        (
+            orig("", sharding="SHARD_GRAD_OP"),
+            (Step(), Forward(drop=True), Forward(grad=False), OptimState()),
+            (),
+            "off",
+        ),
+    ],
+)
+def test_a_unit_that_is_whole_when_the_optimizer_is_saved(
+    plan: Fsdp1Plan, program: tuple[Op, ...], frozen: tuple[str, ...], expected: str
+) -> None:
+    layers = Sequential(children=(Linear(out=4, bias=False), Linear(out=4, bias=False)))
+    case = msgspec.structs.replace(make(plan, model=layers, program=program), frozen=frozen)
+    assert unit_features(anatomy(case), "")["whole_at_save"] == expected
