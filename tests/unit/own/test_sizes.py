@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp.wrap import _recursive_wrap, size_based_auto_wrap_policy
 
 from fsdpfuzz.case import Imported
-from fsdpfuzz.own._accelerate import _by_size
+from fsdpfuzz.own._sizes import by_policy
 from fsdpfuzz.ranks._imported_parts import modules_of
 
 
@@ -36,7 +36,7 @@ def test_units_by_their_size(least: int) -> None:
     names = dict(model.named_parameters())
     none: set[str] = set()
     modules = modules_of(model, set(names), dict.fromkeys(names, True), none, none, none, none)
-    expected = _by_size(Imported(target="mine.py", modules=tuple(modules)), least)
+    expected = by_policy(Imported(target="mine.py", modules=tuple(modules)), least)
 
     def wrapper(module: nn.Module, **_: Any) -> nn.Module:
         return Unit(module)
