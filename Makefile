@@ -27,7 +27,7 @@ fuzz: .venv/.installed $(if $(TORCH),.venv-$(TORCH)/.installed)
 # pytest comes last, so that its closing line is the last one printed. What a busy machine would
 # disturb runs by itself.
 test: lint types
-	@$(RUN) pytest -n 2 --dist loadfile -m "not alone"
+	@$(RUN) pytest -n 2 --dist loadfile -m "not alone and not models"
 	@$(RUN) pytest -m alone
 
 lint: .venv/.installed

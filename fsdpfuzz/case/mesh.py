@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.modules import Imported
     from fsdpfuzz.case.spec import CaseSpec
+    from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Plan
 
 
@@ -45,6 +46,17 @@ class Mesh(Part, frozen=True, kw_only=True):
 def own_mesh(own: Imported) -> Mesh | None:
     """The mesh over which the code of somebody's own model shards it, if it has two axes."""
     return None if own.mesh is None else Mesh(replicate=own.mesh[0], shard=own.mesh[1])
+
+
+def mesh_configured(plan: Plan, config: Configuration, world_size: int) -> Mesh | None:
+    """The mesh of a configuration's hybrid strategy: replicas over machines, shards in each."""
+    if not any(getattr(unit, "sharding", None) in HYBRID for unit in plan.units):
+        return None
+    name = "num_machines"
+    text = config.top.get(name) or "1"
+    if not text.isdecimal() or not int(text) or world_size % int(text):
+        raise config.wrong(name, f"a number that divides {world_size} ranks")
+    return Mesh(replicate=int(text), shard=world_size // int(text))
 
 
 def with_plans(case: CaseSpec, change: Callable[[Plan], Plan]) -> CaseSpec:

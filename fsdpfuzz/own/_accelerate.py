@@ -7,6 +7,7 @@ What each option is told, it reads itself (`Option.configured`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +23,42 @@ from fsdpfuzz.case import (
     ImportedModule,
     Plan,
 )
+from fsdpfuzz.case.mesh import Mesh, mesh_configured
 from fsdpfuzz.case.units import options_configured
 from fsdpfuzz.case.units.configured import Configuration
 from fsdpfuzz.errors import UsageError, one_line
+from fsdpfuzz.own._sizes import by_policy, one_by_one
 
 _POLICY = "fsdp_auto_wrap_policy"
 _LAYERS = "fsdp_transformer_layer_cls_to_wrap"
+_SIZE = "fsdp_min_num_params"
+_POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _RECOMPUTES = "fsdp_activation_checkpointing"
 _READ = frozenset(
-    {"fsdp_version", _POLICY, _LAYERS, *(name for o in OPTIONS for name in o.configured_by)}
+    {"fsdp_version", _POLICY, _LAYERS, _SIZE, *(n for o in OPTIONS for n in o.configured_by)}
 )
 _WITHOUT_EFFECT = frozenset(
     {
         "fsdp_state_dict_type",  # all types are drawn
         "fsdp_sync_module_states",  # all ranks build the same model
         "fsdp_cpu_ram_efficient_loading",
-        "fsdp_min_num_params",
         _RECOMPUTES,
     }
 )
 
 
-def plan_from(path: Path, model: Imported) -> tuple[Plan, tuple[str, ...]]:
-    """The plan that a configuration makes of a model, and what it asks for besides, in words.
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """How a configuration wraps a model."""
+
+    plan: Plan
+    mesh: Mesh | None
+    notes: tuple[str, ...]
+    """What it asks for besides, in words."""
+
+
+def configured(path: Path, model: Imported, world_size: int) -> Configured:
+    """What a configuration makes of a model on so many ranks.
 
     :class:`UsageError` with the file, the name and its value where it cannot be followed.
     """
@@ -62,18 +76,21 @@ def plan_from(path: Path, model: Imported) -> tuple[Plan, tuple[str, ...]]:
         plan = Fsdp1Plan(units=tuple(Fsdp1Unit(path=path, **options) for path in paths))
     else:
         plan = Fsdp2Plan(units=tuple(Fsdp2Unit(path=path, **options) for path in paths))
-    return plan, tuple(config.notes)
+    return Configured(plan, mesh_configured(plan, config, world_size), tuple(config.notes))
 
 
 def _layers(config: Configuration) -> list[str]:
     policy = config.own.get(_POLICY, "NO_WRAP")
     if policy == "NO_WRAP":
         return []
-    if policy != "TRANSFORMER_BASED_WRAP":
-        raise config.wrong(_POLICY, "TRANSFORMER_BASED_WRAP or NO_WRAP")
+    if policy not in _POLICIES:
+        raise config.wrong(_POLICY, ", ".join(_POLICIES))
+    if policy == "SIZE_BASED_WRAP":
+        return _large(config)
     inner = config.model.modules[1:]
     asked = [part.strip() for part in config.own.get(_LAYERS, "").split(",") if part.strip()]
     there = _classes(inner)
+    asked = asked or [wanted for wanted in config.model.layers if wanted in there]
     if not asked:
         raise config.wrong(_LAYERS, f"classes of your layers, of {', '.join(there)}")
     for wanted in asked:
@@ -81,6 +98,23 @@ def _layers(config: Configuration) -> list[str]:
             words = f"classes that your model has: {', '.join(there)}"
             raise config.wrong(_LAYERS, words, wanted)
     return [m.path for m in inner if m.cls in asked and m.path]
+
+
+def _large(config: Configuration) -> list[str]:
+    """The modules that are large enough; none where the size is zero."""
+    text = config.own.get(_SIZE) or "0"
+    if not text.isdecimal():
+        raise config.wrong(_SIZE, "a number of parameters")
+    if not int(text):
+        return []
+    chosen = by_policy if config.api == "fsdp1" else one_by_one
+    paths = chosen(config.model, int(text))
+    alone = {module.path for module in config.model.modules if module.alone}
+    for path in paths:
+        if path not in alone:
+            words = f"accelerate would make a unit of {path!r}, which is not called by itself"
+            raise config.wrong(_SIZE, f"another size: {words}")
+    return paths
 
 
 def _classes(modules: Iterable[ImportedModule]) -> list[str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+import msgspec
+
 from fsdpfuzz.case import (
     APIS,
     Api,
@@ -23,7 +25,7 @@ from fsdpfuzz.case import (
     join,
 )
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.own._accelerate import plan_from
+from fsdpfuzz.own._accelerate import configured
 from fsdpfuzz.own._room import room_for
 from fsdpfuzz.pool import Interpreter, Seen, look_at
 from fsdpfuzz.wire import Target
@@ -93,7 +95,7 @@ def task_of(
         seen = replace(seen, notes=(*seen.notes, room))
     asked = origin.format(depth.replace("_", "-")) if depth is not None else ""
     if config is not None:
-        return _configured(target, seen, config, depth or "around", apis)
+        return _configured(target, seen, config, depth or "around", apis, world_size)
     if depth not in (None, "anyhow") and "shard" not in seen.functions:
         raise UsageError(
             f"{asked}: there is no function shard() in {target.title}: shard(model, mesh) wraps "
@@ -128,35 +130,39 @@ def task_of(
 
 
 def _configured(
-    target: Target, seen: Seen, config: Path, depth: Depth, apis: Sequence[Api]
+    target: Target, seen: Seen, config: Path, depth: Depth, apis: Sequence[Api], world_size: int
 ) -> Task:
-    plan, notes = plan_from(config, seen.model)
-    api: Api = "fsdp1" if isinstance(plan, Fsdp1Plan) else "fsdp2"
+    made = configured(config, seen.model, world_size)
+    api: Api = "fsdp1" if isinstance(made.plan, Fsdp1Plan) else "fsdp2"
     if api not in apis:
         raise UsageError(f"api {apis[0]!r}: but {config} asks for {api}")
-    seen = replace(seen, plan=plan)
+    mesh = made.mesh
+    sizes = None if mesh is None else (mesh.replicate, mesh.shard)
+    model = msgspec.structs.replace(seen.model, mesh=sizes)
+    seen = replace(seen, plan=made.plan, model=model)
     case = CaseSpec(
-        world_size=1,
-        model=seen.model,
+        world_size=world_size,
+        model=model,
+        mesh=mesh,
         inputs=Given(),
-        plan=plan,
+        plan=made.plan,
         program=(),
-        ties=tuple(Tie(source=source, target=other) for source, other in seen.model.ties),
-        frozen=seen.model.own_frozen,
-        loss="projection" if seen.model.loss == "all" else "own",
+        ties=tuple(Tie(source=source, target=other) for source, other in model.ties),
+        frozen=model.own_frozen,
+        loss="projection" if model.loss == "all" else "own",
     )
     refused = [r.why for r in foreseen_rejections(anatomy(case))] if is_sound(case) else []
     if refused:
         raise UsageError(f"{target.title}: FSDP refuses what {config} asks for: {refused[0]}")
     return Task(
-        model=seen.model,
-        plan=plan,
+        model=model,
+        plan=made.plan,
         depth=depth,
         apis=(api,),
         words=seen.program,
-        notes=(*seen.notes, *notes),
-        mistakes=tuple(advice(seen)),
-        stuck=False,
+        notes=(*seen.notes, *made.notes),
+        mistakes=(*seen.mistakes, *advice(seen)),
+        stuck=seen.stuck,
     )
 
 

@@ -345,6 +345,7 @@ class _Probe:
             random=random,
             loses=loses,
             functions=self.paths,
+            layers=tuple(map(str, getattr(plain, "_no_split_modules", None) or ())),
         )
 
     def _odd(self, run: _Run, alone: set[str]) -> set[str]:

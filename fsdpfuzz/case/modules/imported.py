@@ -116,12 +116,14 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     """Whether it has complex buffers, of which ``.to(dtype)`` would leave the real part."""
     computes_beside: tuple[Dtype, ...] = ()
     """Of these the ones in which it runs while its buffers stay in float32."""
+    layers: tuple[Annotated[str, Meta(max_length=128)], ...] = ()
+    """The classes of its layers, where it names them: ``_no_split_modules`` of transformers."""
     random: bool = False
     """Whether a forward in train mode draws random numbers."""
     wrapped: bool = False
     """Whether ``shard(model, mesh)`` of the target wraps it; the plan says what that made."""
     mesh: tuple[Size, Size] | None = None
-    """Replicas, and ranks that each is sharded over, where that wraps it over such a mesh."""
+    """Replicas, and ranks that each is sharded over, where it is wrapped over such a mesh."""
     optimizes: bool = False
     """Whether that gives an optimizer, too, beside the model."""
     stateful: bool = False

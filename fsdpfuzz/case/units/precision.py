@@ -185,13 +185,14 @@ class PrecisionOption(Option):
             )
             return None
         buffers = any(module.buffers for module in model.modules)
-        if buffers and config.api == "fsdp2":
+        if buffers and config.api == "fsdp2" and dtype not in model.computes_beside:
             config.note(
                 f"mixed_precision: {asked}: fully_shard leaves buffers in float32, which "
                 "accelerate's autocast makes up for; it is trained in float32 here"
             )
             return None
-        return Precision(param=dtype, reduce=dtype, buffer=dtype if buffers else None)
+        casts = buffers and config.api == "fsdp1"
+        return Precision(param=dtype, reduce=dtype, buffer=dtype if casts else None)
 
     def text(self, value: Any) -> str:
         """``on`` for any policy."""

@@ -21,8 +21,14 @@ HYBRID: tuple[Sharding, ...] = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 """Those that take a mesh: sharded over one of its axes, replicated over the other."""
 KEPT_WHOLE: tuple[Sharding, ...] = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 """Those that do not reshard after forward."""
-_BY_NUMBER = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "NO_SHARD"}
-"""As accelerate numbers them."""
+_BY_NUMBER = {
+    "1": "FULL_SHARD",
+    "2": "SHARD_GRAD_OP",
+    "3": "NO_SHARD",
+    "4": "HYBRID_SHARD",
+    "5": "HYBRID_SHARD_ZERO2",
+}
+"""As accelerate numbers and names them."""
 
 
 def shards(case: CaseSpec, unit: Unit | None) -> int:
@@ -80,7 +86,8 @@ class ShardingOption(Option):
         )
         if asked not in (*_BY_NUMBER, *_BY_NUMBER.values()):
             raise config.wrong(self.configured_by[0], ", ".join(_BY_NUMBER.values()), asked)
-        return _BY_NUMBER.get(asked, asked)
+        named = _BY_NUMBER.get(asked, asked)
+        return HYBRID[1] if named == _BY_NUMBER["5"] else named
 
     def text(self, value: Any) -> str:
         """The strategy's name."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import Fsdp1Plan, Fsdp2Plan, Imported, ImportedModule, ImportedParameter
+from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.own._accelerate import plan_from
+from fsdpfuzz.own._accelerate import Configured, configured
 
 WEIGHT = (ImportedParameter(name="weight", shape=(4, 4)),)
 MODEL = Imported(
@@ -37,6 +39,8 @@ fsdp_config:
   fsdp_use_orig_params: 'false'
 mixed_precision: bf16
 """
+SIZED = "fsdp_config:\n  fsdp_auto_wrap_policy: SIZE_BASED_WRAP\n"
+SECOND_API = "fsdp_config:\n  fsdp_version: 2"
 SECOND = """\
 fsdp_config:
   fsdp_version: 2
@@ -45,10 +49,15 @@ mixed_precision: 'no'
 """
 
 
-def told(folder: Path, text: str) -> tuple[Fsdp1Plan | Fsdp2Plan, tuple[str, ...]]:
+def made(folder: Path, text: str, model: Imported = MODEL, world_size: int = 2) -> Configured:
     path = folder / "fsdp.yaml"
     path.write_text(text)
-    return plan_from(path, MODEL)
+    return configured(path, model, world_size)
+
+
+def told(folder: Path, text: str) -> tuple[Fsdp1Plan | Fsdp2Plan, tuple[str, ...]]:
+    found = made(folder, text)
+    return found.plan, found.notes
 
 
 def test_of_the_first_api(tmp_path: Path) -> None:
@@ -84,6 +93,48 @@ def test_values_as_yaml_reads_them(tmp_path: Path) -> None:
     assert plan.units[0].precision is None
 
 
+@pytest.mark.parametrize(
+    ("least", "units"),
+    [
+        (0, [""]),
+        (16, ["", "layers.0", "layers.1", "head"]),
+        (17, [""]),
+        (100, [""]),
+    ],
+)
+def test_units_by_their_size(least: int, units: list[str], tmp_path: Path) -> None:
+    """As torch's policy has it: never a ``ModuleList``, though it is large enough."""
+    plan, _ = told(tmp_path, f"{SIZED}  fsdp_min_num_params: {least}\n")
+    assert [unit.path for unit in plan.units] == units
+
+
+def test_layers_that_the_model_names_itself(tmp_path: Path) -> None:
+    model = msgspec.structs.replace(MODEL, layers=("Block", "Gone"))
+    text = FIRST.replace("Block, Linear", "")
+    found = made(tmp_path, text, model)
+    assert [unit.path for unit in found.plan.units] == ["", "layers.0", "layers.1"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "strategy"),
+    [("HYBRID_SHARD", "HYBRID_SHARD"), ("5", "_HYBRID_SHARD_ZERO2")],
+)
+def test_a_hybrid_strategy_replicates_over_machines(
+    asked: str, strategy: str, tmp_path: Path
+) -> None:
+    text = FIRST.replace("SHARD_GRAD_OP", asked)
+    found = made(tmp_path, text)
+    assert found.mesh == Mesh(replicate=1, shard=2)
+    assert isinstance(found.plan, Fsdp1Plan)
+    assert {unit.sharding for unit in found.plan.units} == {strategy}
+    assert made(tmp_path, f"num_machines: 2\n{text}", world_size=4).mesh == Mesh(
+        replicate=2, shard=2
+    )
+    with pytest.raises(UsageError, match="num_machines: '3': give a number that divides 4 ranks"):
+        made(tmp_path, f"num_machines: 3\n{text}", world_size=4)
+    assert made(tmp_path, FIRST).mesh is None
+
+
 def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
     text = FIRST.replace("bf16", "fp16").replace("  fsdp_use", "  fsdp_sideways: 3\n  fsdp_use")
     plan, notes = told(tmp_path, text)
@@ -100,7 +151,12 @@ def test_what_is_not_followed_is_said(tmp_path: Path) -> None:
         (FIRST.replace("Block, Linear", "Blok"), "'Blok': give classes that your model has: Block"),
         (FIRST.replace("Block, Linear", ""), "fsdp_transformer_layer_cls_to_wrap: '': give"),
         (FIRST.replace("SHARD_GRAD_OP", "SHARDED"), "fsdp_sharding_strategy: 'SHARDED': give FULL"),
-        (FIRST.replace("TRANSFORMER", "SIZE"), "'SIZE_BASED_WRAP': give TRANSFORMER_BASED_WRAP"),
+        (FIRST.replace("TRANSFORMER", "SIDE"), "'SIDE_BASED_WRAP': give TRANSFORMER_BASED_WRAP"),
+        (f"{SIZED}  fsdp_min_num_params: few\n", "fsdp_min_num_params: 'few': give a number"),
+        (
+            f"{SIZED}  fsdp_min_num_params: 20\n".replace("fsdp_config:", SECOND_API),
+            "accelerate would make a unit of 'layers', which is not called by itself",
+        ),
         (FIRST.replace("_params: false", "_params: maybe"), "'maybe': give true or false"),
         (FIRST.replace("bf16", "fp8"), "mixed_precision: 'fp8': give no, bf16 or fp16"),
         ("fsdp_config:\n  what is this\n", "has no section fsdp_config"),
@@ -115,4 +171,4 @@ def test_what_is_wrong_is_said_with_its_value(text: str, said: str, tmp_path: Pa
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
-        plan_from(tmp_path / "gone.yaml", MODEL)
+        configured(tmp_path / "gone.yaml", MODEL, 2)

@@ -84,14 +84,15 @@ def test_around_it_one_or_two_things_are_changed_and_none_is_refused() -> None:
             "checkpoint": bool(case.checkpoints),
             "unit": units != {"", "first"},
             "precision": any(unit.precision is not None for unit in case.plan.units),
+            "mesh": case.mesh is not None,
         }
         changed.update(name for name, so in names.items() if so)
         changed["nothing"] += not any(names.values())
         changed["three"] += sum(names.values()) > 2
         own = a.imported
         assert own is not None
-        assert own.wrapped == (case.plan == PLAN)
-    assert all(changed[name] > 5 for name in ("frozen", "checkpoint", "unit", "precision"))
+        assert own.wrapped == (case.plan == PLAN and case.mesh is None)
+    assert all(changed[name] > 5 for name in ("frozen", "checkpoint", "unit", "precision", "mesh"))
     assert not changed["three"]
 
 

@@ -1,0 +1,47 @@
+"""Units by their size are those that torch's own policy makes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from torch import nn
+from torch.distributed.fsdp.wrap import _recursive_wrap, size_based_auto_wrap_policy
+
+from fsdpfuzz.case import Imported
+from fsdpfuzz.own._sizes import by_policy
+from fsdpfuzz.ranks._imported_parts import modules_of
+
+
+class Unit(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+
+def net() -> nn.Module:
+    pair = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+    held = nn.ModuleList([pair, nn.Linear(3, 3)])
+    embedding, head = nn.Embedding(9, 4), nn.Linear(4, 9)
+    head.weight = embedding.weight
+    return nn.Sequential(
+        nn.Linear(4, 4), held, nn.MultiheadAttention(4, 2), nn.Sequential(embedding, head)
+    )
+
+
+@pytest.mark.parametrize("least", [1, 12, 16, 20, 36, 40, 45, 46, 72, 76, 80, 88, 150, 400])
+def test_units_by_their_size(least: int) -> None:
+    model = net()
+    names = dict(model.named_parameters())
+    none: set[str] = set()
+    modules = modules_of(model, set(names), dict.fromkeys(names, True), none, none, none, none)
+    expected = by_policy(Imported(target="mine.py", modules=tuple(modules)), least)
+
+    def wrapper(module: nn.Module, **_: Any) -> nn.Module:
+        return Unit(module)
+
+    policy = partial(size_based_auto_wrap_policy, min_num_params=least)
+    _recursive_wrap(model, policy, wrapper, set(), set(), only_wrap_children=True)
+    units = [name for name, module in model.named_modules() if isinstance(module, Unit)]
+    assert [name.replace(".inner", "") for name in units] == expected
