@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.lacking import may_lack_backward
-from fsdpfuzz.case.operations import Forward
+from fsdpfuzz.case.hazards.no_gradient import saved_while_whole
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
 from fsdpfuzz.case.operations.state_dict import takes_local
 from fsdpfuzz.case.optimizer import stateless, unstepped
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
-from fsdpfuzz.case.units.sharding import KEPT_WHOLE
 from fsdpfuzz.case.units.use_orig_params import is_flat
 
 if TYPE_CHECKING:
@@ -41,25 +39,6 @@ def misnamed_units(a: Anatomy) -> tuple[str, ...]:
         if a.fsdp1 and (around or (is_flat(a, path) and held)):
             found.append(path)
     return tuple(found)
-
-
-def saved_while_whole(a: Anatomy, path: str) -> bool:
-    """Whether the optimizer's state is taken while a unit may be unsharded.
-
-    Under ``SHARD_GRAD_OP`` that is from a forward with grad to a backward, if there is one.
-    """
-    if getattr(a.options[path], "sharding", None) not in KEPT_WHOLE:
-        return False
-    whole = False
-    for _, op, now in a.situations(0):
-        if isinstance(op, Forward):
-            called = any(call.path == path for call in a.calls(op, now))
-            whole = op.grad if called else whole
-        elif op.gives_gradients and not may_lack_backward(a):
-            whole = False
-        elif op.saves_optimizer and whole:
-            return True
-    return False
 
 
 class LostStateDimension(Hazard):

@@ -10,6 +10,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.paths import within
@@ -128,6 +129,25 @@ def shows_sharded_views(a: Anatomy, path: str) -> bool:
                 calls = [call.grad for call in a.calls(op, now) if call.path == path]
                 if calls and not calls[-1]:
                     return True
+    return False
+
+
+def saved_while_whole(a: Anatomy, path: str) -> bool:
+    """Whether the optimizer's state is taken while a unit may be unsharded.
+
+    Under ``SHARD_GRAD_OP`` that is from a forward with grad to a backward, if there is one.
+    """
+    if path not in kept_whole(a):
+        return False
+    whole = False
+    for _, op, now in a.situations(0):
+        if isinstance(op, Forward):
+            called = any(call.path == path for call in a.calls(op, now))
+            whole = op.grad if called else whole
+        elif op.gives_gradients and not may_lack_backward(a):
+            whole = False
+        elif op.saves_optimizer and whole:
+            return True
     return False
 
 
