@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.hazards.no_gradient import kept_whole
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations import Forward
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
@@ -16,7 +17,6 @@ from fsdpfuzz.case.operations.state_dict import takes_local
 from fsdpfuzz.case.optimizer import stateless, unstepped
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
-from fsdpfuzz.case.units.sharding import KEPT_WHOLE
 from fsdpfuzz.case.units.use_orig_params import is_flat
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def saved_while_whole(a: Anatomy, path: str) -> bool:
 
     Under ``SHARD_GRAD_OP`` that is from a forward with grad to a backward, if there is one.
     """
-    if getattr(a.options[path], "sharding", None) not in KEPT_WHOLE:
+    if path not in kept_whole(a):
         return False
     whole = False
     for _, op, now in a.situations(0):
