@@ -119,12 +119,12 @@ RICH = CaseSpec(
     ),
     optimizer=Optimizer(name="adamw", lr=0.01, foreach=False),
     program=(
+        StateDict(form="full", rank0_only=True, cpu_offload=True),
         *((Forward(sync=False), Backward()) * 3),
         Forward(),
         Backward(),
         Step(),
         *((ZeroGrad(), Forward(), Backward(), Step()) * 2),
-        StateDict(form="full", rank0_only=True, cpu_offload=True),
         Mode(train=False),
         Forward(grad=False),
     ),

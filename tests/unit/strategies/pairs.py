@@ -65,6 +65,21 @@ MEANING: tuple[Together, ...] = (
         {"unmanaged": ("apart", "averaged")},
         {"optimizer": ("none",)},
     ),
+    (
+        "norms, and what rank 0 alone saves, are of parameters that ranks have in common",
+        {"unmanaged": ("apart",)},
+        {
+            "clip": ("2", "1", "inf", "1 and 2", "inf and other"),
+            "clips": ("1", "2+"),
+            "clip_error": ON,
+            "state_rank0": ON,
+        },
+    ),
+    (
+        "nobody casts what comes into, or out of, what FSDP ignores",
+        {"input_casts": ON, "low_grads": ON},
+        {"ignored": ON, "ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
+    ),
     ("a single unit that manages nothing", {"units": ("1",)}, {"bare_unit": ON}),
     (
         "a module that returns its input holds what it never uses",
@@ -204,17 +219,23 @@ NOT_DRAWN: tuple[Together, ...] = (
             "not_last_backward": ON,
             "non_root_forward": ON,
             "rebuilt": ("same", "other"),
+            "unmanaged": ("averaged",),
         },
+    ),
+    (
+        "what FSDP ignores is rebuilt as it was, and clipped where it is finite",
+        {"ignored": ON, "ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
+        {"rebuilt": ("other",), "clip_error": ON},
+    ),
+    (
+        "what the user averages is saved by all ranks",
+        {"unmanaged": ("averaged",)},
+        {"state_rank0": ON},
     ),
     (
         "fsdp2 casts no buffers, so what holds one computes in float32",
         {"precision_output": ON},
         {"buffers": ("persistent", "non-persistent", "updating")},
-    ),
-    (
-        "gradients of some parameters are dropped once",
-        {"cleared": ("mixed",)},
-        {"units": ("1",)},
     ),
     (
         "gradients of some parameters are dropped of units that stay as they are",
