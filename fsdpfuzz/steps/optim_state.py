@@ -187,8 +187,9 @@ def is_number(value: Any) -> bool:
 
 
 def number(value: Any) -> Tensor:
-    """A copy on the CPU."""
-    return torch.as_tensor(value).detach().cpu().clone()
+    """A copy on the CPU; of whole numbers in floating point, in which deviations are measured."""
+    copied = torch.as_tensor(value).detach().cpu().clone()
+    return copied if copied.is_floating_point() else copied.float()
 
 
 def moved(found: Table) -> Table:

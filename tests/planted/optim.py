@@ -43,8 +43,8 @@ def loads_one_step_more(_: RankEnv) -> None:
     """An optimizer goes on as if it had made another step."""
     load = dcp._load_optim_state_dict
 
-    def more(*args: Any) -> Any:
-        load(*args)
+    def more(*args: Any, **options: Any) -> Any:
+        load(*args, **options)
         for optimizer in args[1]:
             for state in optimizer.state.values():
                 state["step"] += 1

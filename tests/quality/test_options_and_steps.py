@@ -26,7 +26,7 @@ from fsdpfuzz.case.operations import OptimState
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import plant_launcher
 from fsdpfuzz.pool import Pool
-from fsdpfuzz.repro import Context, render, verify
+from fsdpfuzz.repro import Context, render
 from fsdpfuzz.verdict import Verdict
 from tests.planted.forked import verify_forked
 
@@ -80,7 +80,7 @@ def test_a_script_shows_it(plant: str, tmp_path: Path) -> None:
     (finding,) = judged(given, plant).findings
     script = tmp_path / "script.py"
     script.write_text(render(given, finding, CONTEXT))
-    shown = verify(script, 2, "gloo", finding, launcher=plant_launcher(plant))
+    shown = verify_forked(script, 2, "gloo", finding, launcher=plant_launcher(plant))
     assert shown.reproduced, shown.output
     assert verify_forked(script, 2, "gloo", finding).outcome == "not reproduced"
 

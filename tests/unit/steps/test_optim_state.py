@@ -56,6 +56,7 @@ def test_options_are_those_of_each_parameters_group_in_finite_numbers() -> None:
     assert {fqn: float(given["lr"]) for fqn, given in found.items()} == {"a": 0.5, "b": 0.25}
     assert found["a"].keys() == {"lr", "betas", "eps", "weight_decay"}
     assert found["a"]["betas"].tolist() == [0.5, 0.75]
+    assert all(value.is_floating_point() for value in found["a"].values())
 
 
 def test_numbers_are_options_by_group_and_steps_by_parameter() -> None:
