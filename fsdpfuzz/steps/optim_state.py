@@ -53,20 +53,20 @@ def load_own(
 def forget(optimizer: Optimizer) -> None:
     """Changes every element of the state, and none of what was saved, which may share memory.
 
-    Options that are no whole numbers, and not zero, are halved: it could go on with what it has.
+    Options that are no whole numbers, and not zero, are less: it could go on with what it has.
     """
     for p, state in optimizer.state.items():
         lost = {name: v - 1.0 if isinstance(v, Tensor) else v for name, v in state.items()}
         optimizer.state[p] = lost
     for group in optimizer.param_groups:
-        group |= {name: halved(value) for name, value in group.items() if name != "params"}
+        group |= {name: less(value) for name, value in group.items() if name != "params"}
 
 
-def halved(value: Any) -> Any:
-    """An option, or each of several, if it is no whole number."""
+def less(value: Any) -> Any:
+    """An option, or each of several, if it is no whole number; by no ratio of numbers of ranks."""
     if isinstance(value, tuple):
-        return tuple(halved(one) for one in value)
-    return value / 2 if isinstance(value, (float, Tensor)) else value
+        return tuple(less(one) for one in value)
+    return value * 0.7 if isinstance(value, (float, Tensor)) else value
 
 
 def table(state: Mapping[str, Any], flat: bool, rank0: bool, device: torch.device) -> Table:

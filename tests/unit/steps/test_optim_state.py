@@ -89,7 +89,7 @@ def test_all_of_it_is_lost() -> None:
     optim_state.forget(optimizer)
     assert all(bool(optimizer.state[p][name].ne(before[name]).all()) for name in before)
     left = optim_state.given(optimizer, {"": p})[""]
-    assert all(torch.equal(left[name], given[name] / 2) for name in given)
+    assert all(torch.allclose(left[name], given[name] * 0.7) for name in given)
     assert optimizer.param_groups[0]["params"] == [p]
 
 
