@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import (
     StateDictType,
 )
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 Table = dict[str, dict[str, Tensor]]
@@ -49,10 +51,22 @@ def load_own(
 
 @torch.no_grad()
 def forget(optimizer: Optimizer) -> None:
-    """Changes every element of the state, and none of what was saved, which may share memory."""
+    """Changes every element of the state, and none of what was saved, which may share memory.
+
+    Options that are no whole numbers, and not zero, are less: it could go on with what it has.
+    """
     for p, state in optimizer.state.items():
         lost = {name: v - 1.0 if isinstance(v, Tensor) else v for name, v in state.items()}
         optimizer.state[p] = lost
+    for group in optimizer.param_groups:
+        group |= {name: less(value) for name, value in group.items() if name != "params"}
+
+
+def less(value: Any) -> Any:
+    """An option, or each of several, if it is no whole number; by no ratio of numbers of ranks."""
+    if isinstance(value, tuple):
+        return tuple(less(one) for one in value)
+    return value * 0.7 if isinstance(value, (float, Tensor)) else value
 
 
 def table(state: Mapping[str, Any], flat: bool, rank0: bool, device: torch.device) -> Table:
@@ -65,19 +79,34 @@ def table(state: Mapping[str, Any], flat: bool, rank0: bool, device: torch.devic
         for key, value in _gather_state_dict(dict(state)).items():
             kind, _, name = key.partition(".")
             fqn, _, entry = name.rpartition(".")
-            if kind == "state" or entry == "lr":
+            if kind == "state":
                 found.setdefault(fqn, {})[entry] = number(value)
     else:
         for fqn, entries in _gather_state_dict(state.get("state", {})).items():
             found[fqn] = {entry: number(value) for entry, value in entries.items()}
+    return moved(from_rank0(found, device) if rank0 else found)
+
+
+def options(state: Mapping[str, Any], flat: bool, rank0: bool, device: torch.device) -> Table:
+    """The options of each parameter's group that a state dict holds, as `table` does."""
+    found: Table = {}
+    if flat:
+        for key, value in state.items():
+            kind, _, name = key.partition(".")
+            fqn, _, entry = name.rpartition(".")
+            if kind == "param_groups" and is_number(value):
+                found.setdefault(fqn, {})[entry] = number(value)
+    else:
         for group in state.get("param_groups", ()):
-            for fqn in group["params"]:
-                found.setdefault(fqn, {})["lr"] = number(group["lr"])
-    if rank0:
-        holder = [found]
-        dist.broadcast_object_list(holder, src=0, device=device)
-        found = holder[0]
-    return moved(found)
+            found |= dict.fromkeys(group["params"], options_of(group))
+    return from_rank0(found, device) if rank0 else found
+
+
+def from_rank0(found: Table, device: torch.device) -> Table:
+    """What rank 0 has found."""
+    holder = [found]
+    dist.broadcast_object_list(holder, src=0, device=device)
+    return holder[0]
 
 
 def entry(saved: Mapping[str, Any], fqn: str, name: str, full: bool) -> Tensor:
@@ -108,20 +137,59 @@ def held(optimizer: Optimizer, p: nn.Parameter, name: str) -> Tensor:
 
 def taken(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> Table:
     """The same of the plain model's optimizer."""
-    rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
     return moved(
         {
             name: {entry: number(value) for entry, value in optimizer.state[p].items()}
-            | {"lr": number(rates[p])}
             for name, p in named.items()
             if p in optimizer.state
         }
     )
 
 
+def given(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> Table:
+    """The options of each parameter's group that the plain model's optimizer has."""
+    of = {p: options_of(group) for group in optimizer.param_groups for p in group["params"]}
+    return {name: of[p] for name, p in named.items() if p in of}
+
+
+def numbers(optimizer: Optimizer | None, named: Mapping[str, nn.Parameter]) -> Table:
+    """The options of each group of an optimizer, and how often it has stepped each parameter.
+
+    Of those alone that are moved by what this rank has of their state.
+    """
+    if optimizer is None:
+        return {}
+    groups = {f"group {i}": options_of(g) for i, g in enumerate(optimizer.param_groups)}
+    held = {name: optimizer.state[p] for name, p in named.items() if p in optimizer.state}
+    here = {name: {n: number(local(v)) for n, v in state.items()} for name, state in held.items()}
+    steps = {name: {"step": s["step"]} for name, s in moved(here).items() if "step" in s}
+    return groups | steps
+
+
+def local(value: Any) -> Any:
+    """What this rank has of it."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def options_of(group: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What a group of parameters is given in numbers."""
+    given = {name: value for name, value in group.items() if name != "params"}
+    return {name: number(value) for name, value in given.items() if is_number(value)}
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number, or several of them; True and False are none."""
+    if isinstance(value, (tuple, list)):
+        return bool(value) and all(is_number(one) for one in value)
+    if isinstance(value, Tensor):
+        return value.dim() == 0 and value.dtype is not torch.bool and bool(value.isfinite())
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+
+
 def number(value: Any) -> Tensor:
-    """A copy on the CPU."""
-    return torch.as_tensor(value).detach().cpu().clone()
+    """A copy on the CPU; of whole numbers in floating point, in which deviations are measured."""
+    copied = torch.as_tensor(value).detach().cpu().clone()
+    return copied if copied.is_floating_point() else copied.float()
 
 
 def moved(found: Table) -> Table:
@@ -129,5 +197,5 @@ def moved(found: Table) -> Table:
     return {
         fqn: entries
         for fqn, entries in found.items()
-        if any(bool(t.ne(0).any()) for n, t in entries.items() if n not in ("step", "lr"))
+        if any(bool(t.ne(0).any()) for n, t in entries.items() if n != "step")
     }

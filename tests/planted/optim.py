@@ -24,3 +24,29 @@ def fsdp2_momenta_of_one_rank(_: RankEnv) -> None:
         return found
 
     dcp._get_optim_state_dict = of_rank_0
+
+
+def saves_another_option(_: RankEnv) -> None:
+    """An option comes into the state dict with half its value."""
+    get = dcp._get_optim_state_dict
+
+    def halved(*args: Any, **options: Any) -> Any:
+        found: Any = get(*args, **options)
+        for group in found["param_groups"]:
+            group["eps"] /= 2
+        return found
+
+    dcp._get_optim_state_dict = halved
+
+
+def loads_one_step_more(_: RankEnv) -> None:
+    """An optimizer goes on as if it had made another step."""
+    load = dcp._load_optim_state_dict
+
+    def more(*args: Any, **options: Any) -> Any:
+        load(*args, **options)
+        for optimizer in args[1]:
+            for state in optimizer.state.values():
+                state["step"] += 1
+
+    dcp._load_optim_state_dict = more

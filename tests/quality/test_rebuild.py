@@ -29,6 +29,7 @@ from fsdpfuzz.case import (
     ZeroGrad,
 )
 from fsdpfuzz.invariants import judge
+from fsdpfuzz.loop import plant_launcher
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.repro import Context, render
 from fsdpfuzz.verdict import Verdict
@@ -118,6 +119,22 @@ def test_what_is_lost_on_the_way_is_found(plant: str, api: str) -> None:
     rebuilt = next(i for i, op in enumerate(example.program) if isinstance(op, Rebuild))
     assert found
     assert min(finding.op for finding in found) > rebuilt
+
+
+@pytest.mark.parametrize("api", ["fsdp1", "fsdp2"])
+def test_numbers_beside_tensors_are_found_lost_where_they_are_loaded(
+    api: str, tmp_path: Path
+) -> None:
+    plant = "benchmarks.faults.plants:dcp_values_not_set"
+    example = CASES[f"{api} to nested"]
+    (finding,) = (f for f in verdict(example, plant).findings if f.invariant == "optim_state")
+    assert finding.operation == "rebuild"
+    assert finding.name.startswith("optim_loaded[group 0].")
+    script = tmp_path / "repro.py"
+    script.write_text(render(example, finding, CONTEXT))
+    shown = verify_forked(script, 2, "gloo", finding, launcher=plant_launcher(plant))
+    assert shown.reproduced, shown.output
+    assert verify_forked(script, 2, "gloo", finding).outcome == "not reproduced"
 
 
 def test_a_script_shows_what_a_wrong_plan_of_the_new_model_would_do(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from fsdpfuzz.case.operations.forward import (
 )
 from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.operations.state_dict import dcp_options
-from fsdpfuzz.case.operations.step import STEPS_TAKEN
 from fsdpfuzz.case.optimizer import has_state_after, makes_steps
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.units.reshard_after_forward import told_to_reshard
@@ -31,8 +30,10 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 OPTIM_STATE = "optim_state"
-NUMBERS = (STEPS_TAKEN, "lr")
-"""Entries of a parameter's state that stand beside its tensors."""
+OPTIONS = "optim_options"
+"""The options of each parameter's group, as they are saved."""
+LOADED = "optim_loaded"
+"""The options of each group, and the number of steps of each parameter, as they are loaded."""
 _DCP = "torch.distributed.checkpoint.state_dict"
 _FLAGS = ("offload", "broadcast", "flatten", "ignore_frozen", "fresh")
 _SAID = {
@@ -104,7 +105,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
     }
     needs_reduced: ClassVar[bool] = True
     saves_optimizer: ClassVar[bool] = True
-    results: ClassVar[tuple[str, ...]] = (OPTIM_STATE,)
+    results: ClassVar[tuple[str, ...]] = (OPTIM_STATE, OPTIONS, LOADED)
 
     form: Literal["full", "sharded"] = "full"
     own: bool = False
@@ -153,7 +154,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             raise CaseError("rank 0 broadcasts a full state dict alone", path=f"{at}.broadcast")
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
-        """Saved, written as a table, and loaded into what has lost it."""
+        """Saved, written as tables, and loaded into what has lost it."""
         saved, optimizer = Variable("saved"), OPTIMIZER
         found, device = Variable(OPTIM_STATE), Variable("device")
         full = self.form == "full"
@@ -174,13 +175,18 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         yield Do(call=table, into=(found,), who="fsdp", looks=True)
         plain = call("steps.optim_state.taken", optimizer, Variable("named"))
         yield Do(call=plain, into=(found,), who="reference", looks=True)
+        options_of = (Variable(OPTIONS),)
+        told_of = call("steps.optim_state.options", saved, self.flatten, rank0, device)
+        yield Do(call=told_of, into=options_of, who="fsdp", looks=True)
+        given_to = call("steps.optim_state.given", optimizer, Variable("named"))
+        yield Do(call=given_to, into=options_of, who="reference", looks=True)
         if not lowering.loads_state:
             return
         if self.fresh:
             yield from lowering.new_optimizer(who="fsdp")
-        else:
-            yield Do(call=call("steps.optim_state.forget", optimizer), who="fsdp")
+        yield Do(call=call("steps.optim_state.forget", optimizer), who="fsdp")
         yield Do(call=load, who="fsdp")
+        yield loaded(optimizer)
 
     def _own(self, rank0: bool) -> dict[str, Value]:
         given: dict[str, Value] = {"offload": True} if self.offload else {}
@@ -240,6 +246,12 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         )
         if full != case.program:
             yield Simpler(msgspec.structs.replace(case, program=full))
+
+
+def loaded(optimizer: Value) -> Do:
+    """Looks at what an optimizer, if any, holds beside tensors; the plain model's lost nothing."""
+    held = call("steps.optim_state.numbers", optimizer, Variable("named"))
+    return Do(call=held, into=(Variable(LOADED),), looks=True)
 
 
 def _given(told: dict[str, Value]) -> dict[str, Value]:

@@ -11,6 +11,7 @@ import msgspec
 from fsdpfuzz.case.dimension import Feature, Simpler
 from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.operations.optim_state import LOADED, loaded
 from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.wrap import Plan, check_plan, simpler_plans
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
     """Saves model and optimizer with ``torch.distributed.checkpoint``, and goes on from there.
 
-    Both are made anew, the model with every element changed and wrapped as ``plan`` says, and
-    what was saved is loaded into them. Gradients are not saved.
+    Both are made anew, the model with every element changed and wrapped as ``plan`` says, the
+    optimizer with other options, and what was saved is loaded into them. Gradients are not saved.
     """
 
     features: ClassVar[Mapping[str, Feature]] = {
@@ -53,6 +54,7 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
     }
     wraps: ClassVar[bool] = True
     renews: ClassVar[bool] = True
+    results: ClassVar[tuple[str, ...]] = (LOADED,)
 
     plan: Plan
 
@@ -85,8 +87,11 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         saved = call("steps.rebuild.save", MODEL, optimizer, device)
         yield Do(call=saved, into=(folder,), who="fsdp")
         yield from lowering.made_again()
-        loaded = call("steps.rebuild.load", MODEL, optimizer, folder)
-        yield Do(call=loaded, who="fsdp")
+        if optimizer is not None:
+            yield Do(call=call("steps.optim_state.forget", optimizer), who="fsdp")
+        read = call("steps.rebuild.load", MODEL, optimizer, folder)
+        yield Do(call=read, who="fsdp")
+        yield loaded(optimizer)
         yield Do(call=call(".zero_grad", MODEL), who="reference")
         lowering.reduced = False
 

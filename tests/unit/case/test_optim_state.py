@@ -133,28 +133,38 @@ def given(**options: Value) -> dict[str, Value]:
     return {"options": call(f"{DCP}.StateDictOptions", **options)}
 
 
-TABLE = (Variable("optim_state"),)
-TAKEN = (
-    "reference",
-    call("steps.optim_state.taken", OPTIMIZER, Variable("named")),
-    TABLE,
+def seen(rank0: bool) -> list[tuple[str, Value, tuple[object, ...]]]:
+    """What is saved and what the plain model's optimizer has, as they are compared."""
+    room, named = "steps.optim_state", Variable("named")
+    into, options = (Variable("optim_state"),), (Variable("optim_options"),)
+    return [
+        ("fsdp", call(f"{room}.table", SAVED, False, rank0, DEVICE), into),
+        ("reference", call(f"{room}.taken", OPTIMIZER, named), into),
+        ("fsdp", call(f"{room}.options", SAVED, False, rank0, DEVICE), options),
+        ("reference", call(f"{room}.given", OPTIMIZER, named), options),
+    ]
+
+
+FORGET = ("fsdp", call("steps.optim_state.forget", OPTIMIZER), ())
+LOADED = (
+    "both",
+    call("steps.optim_state.numbers", OPTIMIZER, Variable("named")),
+    (Variable("optim_loaded"),),
 )
 
 
 def test_state_is_taken_compared_lost_and_loaded() -> None:
-    room = "steps.optim_state"
     options = given(full_state_dict=True)
     assert calls(asked(OptimState(), api="fsdp2")) == [
         ("fsdp", call(f"{DCP}.get_optimizer_state_dict", MODEL, OPTIMIZER, **options), (SAVED,)),
-        ("fsdp", call(f"{room}.table", SAVED, False, False, DEVICE), TABLE),
-        TAKEN,
-        ("fsdp", call(f"{room}.forget", OPTIMIZER), ()),
+        *seen(False),
+        FORGET,
         ("fsdp", call(f"{DCP}.set_optimizer_state_dict", MODEL, OPTIMIZER, SAVED, **options), ()),
+        LOADED,
     ]
 
 
 def test_what_rank_0_alone_has_is_broadcast_into_a_new_optimizer() -> None:
-    room = "steps.optim_state"
     case = asked(ZeroGrad(), OptimState(offload=True, fresh=True), api="fsdp2")
     options = given(full_state_dict=True, cpu_offload=True)
     assert case.optimizer is not None
@@ -162,23 +172,24 @@ def test_what_rank_0_alone_has_is_broadcast_into_a_new_optimizer() -> None:
     told = given(full_state_dict=True, cpu_offload=True, broadcast_from_rank0=True)
     assert calls(case) == [
         ("fsdp", call(f"{DCP}.get_optimizer_state_dict", MODEL, OPTIMIZER, **options), (SAVED,)),
-        ("fsdp", call(f"{room}.table", SAVED, False, True, DEVICE), TABLE),
-        TAKEN,
+        *seen(True),
         ("fsdp", made, (OPTIMIZER,)),
+        FORGET,
         ("fsdp", call(f"{DCP}.set_optimizer_state_dict", MODEL, OPTIMIZER, SAVED, **told), ()),
+        LOADED,
     ]
 
 
 def test_fsdp1_has_an_api_of_its_own() -> None:
     room = "steps.optim_state"
-    first, *_, last = calls(asked(OWN))
+    first, *_, last, _ = calls(asked(OWN))
     assert first == (
         "fsdp",
         call(f"{room}.save_own", MODEL, OPTIMIZER, False, offload=True),
         (SAVED,),
     )
     assert last == ("fsdp", call(f"{room}.load_own", MODEL, OPTIMIZER, SAVED, False), ())
-    first, second, *_, last = calls(asked(OptimState(own=True, broadcast=True)))
+    first, second, *_, last, _ = calls(asked(OptimState(own=True, broadcast=True)))
     assert first[1] == call(f"{room}.save_own", MODEL, OPTIMIZER, True, rank0=True)
     assert second[1] == call(f"{room}.table", SAVED, False, True, DEVICE)
     assert last[1] == call(f"{room}.load_own", MODEL, OPTIMIZER, SAVED, True, rank0=True)

@@ -9,11 +9,13 @@ from fsdpfuzz.observations import Comparison
 from .observed import CASE, comparison, observed, subject
 
 
-def entry(name: str, size: float, missing: str = "") -> Comparison:
+def entry(
+    name: str, size: float, missing: str = "", of: str = "optim_state[0.weight]"
+) -> Comparison:
     """What a state dict has of a parameter; with ``missing`` only one side has it."""
     return comparison(
         quantity="result",
-        name=f"optim_state[0.weight].{name}",
+        name=f"{of}.{name}",
         op=2,
         error=size,
         missing=missing,
@@ -28,23 +30,28 @@ def details(*comparisons: Comparison) -> list[tuple[str, str]]:
     return [(finding.name.rpartition(".")[2], finding.detail) for finding in found]
 
 
-@pytest.mark.parametrize("number", ["lr", "step"])
 @pytest.mark.parametrize("side", ["observed", "expected"])
-def test_numbers_beside_a_state_of_rounding_alone(number: str, side: str) -> None:
-    assert details(entry("momentum_buffer", 1e-8, side), entry(number, 0.05, side)) == []
+def test_a_number_beside_a_state_of_rounding_alone(side: str) -> None:
+    assert details(entry("momentum_buffer", 1e-8, side), entry("step", 0.05, side)) == []
 
 
 @pytest.mark.parametrize("side", ["observed", "expected"])
 def test_a_state_that_one_side_lacks(side: str) -> None:
-    found = details(entry("momentum_buffer", 0.5, side), entry("lr", 0.05, side))
+    found = details(entry("momentum_buffer", 0.5, side), entry("step", 0.05, side))
     assert found == [("momentum_buffer", f"{side}-missing")]
 
 
-@pytest.mark.parametrize("number", ["lr", "step"])
-def test_a_number_that_is_lacking_alone(number: str) -> None:
-    found = details(entry("momentum_buffer", 1e-8), entry(number, 0.05, "observed"))
-    assert found == [(number, "observed-missing")]
+def test_a_number_that_is_lacking_alone() -> None:
+    found = details(entry("momentum_buffer", 1e-8), entry("step", 0.05, "observed"))
+    assert found == [("step", "observed-missing")]
 
 
-def test_a_number_that_both_sides_have() -> None:
-    assert details(entry("lr", 0.05)) == [("lr", "other")]
+BESIDE = [("optim_options[0.weight]", "lr"), ("optim_loaded[group 0]", "lr")]
+BESIDE.append(("optim_loaded[0.weight]", "step"))
+
+
+@pytest.mark.parametrize(("of", "number"), BESIDE)
+def test_options_and_what_is_loaded_where_both_sides_have_them(of: str, number: str) -> None:
+    assert details(entry(number, 0.05, of=of)) == [(number, "other")]
+    for side in ("observed", "expected"):
+        assert details(entry(number, 0.05, side, of=of)) == []

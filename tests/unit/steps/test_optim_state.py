@@ -43,9 +43,32 @@ def same(seen: optim_state.Table, right: optim_state.Table) -> bool:
 
 def test_a_table_has_all_that_there_is_of_each_parameter() -> None:
     with plain_table(Adam) as table:
-        assert {*next(iter(table.values()))} == {"step", "exp_avg", "exp_avg_sq", "lr"}
+        assert {*next(iter(table.values()))} == {"step", "exp_avg", "exp_avg_sq"}
         assert all(float(entries["step"]) == 1.0 for entries in table.values())
-        assert all(float(entries["lr"]) == 0.25 for entries in table.values())
+
+
+def test_options_are_those_of_each_parameters_group_in_finite_numbers() -> None:
+    p, q, r = (nn.Parameter(torch.ones(1)) for _ in range(3))
+    groups = [{"params": [p], "lr": 0.5}, {"params": [q], "lr": torch.tensor(0.25)}]
+    optimizer = Adam(groups, betas=(0.5, 0.75), amsgrad=True)
+    optimizer.param_groups[0]["gain"] = float("inf")
+    found = optim_state.given(optimizer, {"a": p, "b": q, "c": r})
+    assert {fqn: float(given["lr"]) for fqn, given in found.items()} == {"a": 0.5, "b": 0.25}
+    assert found["a"].keys() == {"lr", "betas", "eps", "weight_decay"}
+    assert found["a"]["betas"].tolist() == [0.5, 0.75]
+    assert all(value.is_floating_point() for value in found["a"].values())
+
+
+def test_numbers_are_options_by_group_and_steps_by_parameter() -> None:
+    used, unused = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    optimizer = Adam([used, unused], lr=0.5)
+    used.grad, unused.grad = torch.ones(1), torch.zeros(1)
+    optimizer.step()
+    found = optim_state.numbers(optimizer, {"a": used, "b": unused})
+    assert found.keys() == {"group 0", "a"}
+    assert found["a"] == {"step": torch.tensor(1.0)}
+    assert found["group 0"]["lr"] == 0.5
+    assert optim_state.numbers(None, {"a": used}) == {}
 
 
 def test_what_was_never_stepped_is_no_part_of_it() -> None:
@@ -62,8 +85,12 @@ def test_all_of_it_is_lost() -> None:
     p.grad = torch.tensor([1.0, 0.0])
     optimizer.step()
     before = {name: value.clone() for name, value in optimizer.state[p].items()}
+    given = optim_state.given(optimizer, {"": p})[""]
     optim_state.forget(optimizer)
     assert all(bool(optimizer.state[p][name].ne(before[name]).all()) for name in before)
+    left = optim_state.given(optimizer, {"": p})[""]
+    assert all(torch.allclose(left[name], given[name] * 0.7) for name in given)
+    assert optimizer.param_groups[0]["params"] == [p]
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -76,6 +103,10 @@ def test_fsdp2_by_the_common_api(flat: bool, kind: type[Optimizer]) -> None:
         options = StateDictOptions(flatten_optimizer_state_dict=flat)
         state = get_optimizer_state_dict(model, optimizer, options=options)
         assert same(optim_state.table(state, flat, False, CPU), right)
+        assert same(
+            optim_state.options(state, flat, False, CPU),
+            optim_state.given(optimizer, dict(model.named_parameters())),
+        )
 
 
 @pytest.mark.parametrize("orig", [False, True])
@@ -87,7 +118,12 @@ def test_fsdp1_by_its_own(full: bool, orig: bool) -> None:
         optimizer = stepped(model, Adam, plain)
         state = optim_state.save_own(model, optimizer, full)
         assert same(optim_state.table(state, False, False, CPU), right)
+        saved = optim_state.options(state, False, False, CPU)
+        assert same(saved, optim_state.given(Adam(plain.values(), lr=0.25), plain))
+        before = optim_state.numbers(optimizer, dict(model.named_parameters()))
         optim_state.forget(optimizer)
+        assert not same(optim_state.numbers(optimizer, dict(model.named_parameters())), before)
         optim_state.load_own(model, optimizer, state, full)
         again = optim_state.save_own(model, optimizer, full)
         assert same(optim_state.table(again, False, False, CPU), right)
+        assert same(optim_state.numbers(optimizer, dict(model.named_parameters())), before)

@@ -1,0 +1,95 @@
+"""What an optimizer's state dict has beside tensors: options of groups, numbers of steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Dense,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Op,
+    Optimizer,
+    Plan,
+    Step,
+    ZeroGrad,
+)
+from fsdpfuzz.case.operations import OptimState
+from fsdpfuzz.invariants import judge
+from fsdpfuzz.loop import plant_launcher
+from fsdpfuzz.pool import Pool
+from fsdpfuzz.repro import Context, render
+from fsdpfuzz.verdict import Verdict
+from tests.planted.forked import verify_forked
+
+CONTEXT = Context(torch="", backend="gloo", environment=())
+ONCE: tuple[Op, ...] = (Forward(), Backward(), Step(), ZeroGrad())
+FLAT = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
+ORIGINAL = Fsdp1Plan(units=(Fsdp1Unit(path="", use_orig_params=True),))
+FSDP2 = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+LOST = "benchmarks.faults.plants:saved_options_not_loaded"
+SAVED = "tests.planted.optim:saves_another_option"
+GOES_ON = "tests.planted.optim:loads_one_step_more"
+FAULTS = [
+    (plant, plan, name)
+    for plan in (FLAT, ORIGINAL, FSDP2)
+    for plant, name in (
+        (LOST, "optim_loaded[group 0].betas"),
+        (SAVED, "optim_options[weight].eps"),
+        (GOES_ON, "optim_loaded[weight].step"),
+    )
+    # The number of steps of a flat parameter is nobody's own.
+    if (plant, plan) != (GOES_ON, FLAT)
+]
+
+
+def case(plan: Plan, *program: Op) -> CaseSpec:
+    return CaseSpec(
+        world_size=2,
+        model=Linear(out=3, bias=False),
+        inputs=Dense(width=4),
+        optimizer=Optimizer(name="adam", lr=0.01),
+        plan=plan,
+        program=program,
+    )
+
+
+def judged(given: CaseSpec, plant: str | None = None) -> Verdict:
+    with Pool(2, "gloo", plant=plant) as pool:
+        return judge(given, pool.run(given))
+
+
+@pytest.mark.parametrize(("plant", "plan", "name"), FAULTS)
+def test_it_shows_though_nothing_comes_after(plant: str, plan: Plan, name: str) -> None:
+    given = case(plan, *ONCE, OptimState())
+    (finding,) = judged(given, plant).findings
+    assert finding.name == name
+    # No ratio of numbers of ranks, which would say that something is averaged or summed.
+    assert plant != LOST or finding.detail == "other"
+    assert judged(given).status == "passed"
+
+
+@pytest.mark.parametrize("plant", [LOST, SAVED, GOES_ON])
+def test_a_script_shows_it(plant: str, tmp_path: Path) -> None:
+    given = case(FSDP2, *ONCE, OptimState())
+    (finding,) = judged(given, plant).findings
+    script = tmp_path / "script.py"
+    script.write_text(render(given, finding, CONTEXT))
+    shown = verify_forked(script, 2, "gloo", finding, launcher=plant_launcher(plant))
+    assert shown.reproduced, shown.output
+    assert verify_forked(script, 2, "gloo", finding).outcome == "not reproduced"
+
+
+def test_a_new_optimizer_has_none_of_it() -> None:
+    """What comes after it is wrong, too, where it goes on with the options that it has."""
+    given = case(FSDP2, *ONCE, OptimState(fresh=True), *ONCE)
+    assert judged(given, LOST).status == "finding"
+    assert judged(given).status == "passed"
