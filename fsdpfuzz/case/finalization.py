@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
+from fsdpfuzz.case.micro_batches import defers_all_reduce
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Value, call
 from fsdpfuzz.errors import CaseError
@@ -62,6 +63,10 @@ class FinalizationDimension(Dimension):
             raise CaseError("an option of fsdp2 alone", path=at)
         if calls_below_the_root(case.program):
             raise CaseError("it goes with no forward of a part of the model", path=at)
+        if defers_all_reduce(case):
+            # FSDPModule.finalize_backward: "Partial gradient reduction for replicate() and HSDP
+            # is not supported. Enable all-reduce before finalization."
+            raise CaseError("it goes with no deferred all-reduce", path=at)
 
     def told(self, a: Anatomy, root: Value) -> Iterator[Do]:
         """Each root module."""

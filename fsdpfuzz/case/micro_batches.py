@@ -43,6 +43,11 @@ class MicroBatches(Part, frozen=True, kw_only=True):
         return ", ".join(words)
 
 
+def defers_all_reduce(case: CaseSpec) -> bool:
+    """Whether micro-batches reduce-scatter, and leave the all-reduce to a later one."""
+    return case.micro_batches is not None and case.micro_batches.all_reduce_only
+
+
 class MicroBatchesDimension(Dimension):
     """None, or what is left for later beside, or in place of, the gradients' reduction."""
 

@@ -27,6 +27,8 @@ from fsdpfuzz.case import (
     lower,
     needs_of_torch,
 )
+from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.recipe import Call, Do, values, walk
 from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.errors import CaseError
@@ -168,3 +170,14 @@ def test_all_of_it_is_on_the_list_of_what_torch_offers() -> None:
     for name, dimension in NEWER.items():
         assert listed["since"][name] not in ("2.7", "2.7.1"), f"{name} is everywhere"
         assert listed["dimensions"][name].rpartition("/")[2] == dimension
+
+
+def test_manual_finalization_goes_with_no_deferred_all_reduce() -> None:
+    """As the docstring of ``FSDPModule.finalize_backward`` says of HSDP."""
+    program = (Forward(sync=False), Backward(), Forward(), Backward())
+    mesh = Mesh(replicate=2, shard=1)
+    told = MicroBatches(all_reduce_only=True)
+    case = msgspec.structs.replace(PLAIN, program=program, mesh=mesh, micro_batches=told)
+    check(case)
+    with pytest.raises(CaseError, match="no deferred all-reduce"):
+        check(msgspec.structs.replace(case, finalization="manual"))
