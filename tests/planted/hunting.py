@@ -45,6 +45,7 @@ def hunt(
     scripts: bool = True,
     world_sizes: tuple[int, ...] = (2,),
     until: tuple[str, ...] = (),
+    seed: int = 5,
 ) -> Summary:
     """A run under a plant; a finding is reduced in ``tries`` runs of a case at most.
 
@@ -61,7 +62,7 @@ def hunt(
             output=folder,
             known=default_known(),
             plant=plant,
-            seed=5,
+            seed=seed,
             profile=profile,
         ),
         properties=(property_name,),

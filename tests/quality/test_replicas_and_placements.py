@@ -37,7 +37,9 @@ def test_a_fault_of_replicas(fault: str, api: Api, ranks: int, tmp_path: Path) -
 def test_a_gradient_that_is_cut_along_another_dimension(tmp_path: Path) -> None:
     # One case in about fifty places a parameter so.
     key = "grad_parity/mismatch/fsdp2"
-    found = found_by(hunt(f"{PLANTS}:gradient_along_rows", tmp_path, number=200, until=(key,)), key)
+    found = found_by(
+        hunt(f"{PLANTS}:gradient_along_rows", tmp_path, number=200, until=(key,), seed=6), key
+    )
     case = case_of(found)
     assert linears(case) <= 2
     placed = [placement for unit in case.plan.units for placement in unit.shard_placement]  # type: ignore[union-attr]

@@ -20,6 +20,14 @@ FAST = settings(
 )
 
 
-def minimal(strategy: st.SearchStrategy[T], condition: Callable[[T], Any] = lambda _: True) -> T:
-    """What a failure that needs only ``condition`` shrinks to."""
-    return find(strategy, condition, settings=FAST, random=Random(0))
+def minimal(
+    strategy: st.SearchStrategy[T],
+    condition: Callable[[T], Any] = lambda _: True,
+    *,
+    start: int = 0,
+) -> T:
+    """What a failure that needs only ``condition`` shrinks to.
+
+    Where that is one of several local minima, ``start`` decides which.
+    """
+    return find(strategy, condition, settings=FAST, random=Random(start))
