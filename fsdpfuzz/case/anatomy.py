@@ -230,6 +230,11 @@ class Anatomy:
         """Whether a forward draws random numbers."""
         return any(p.node is not None and p.node.draws_random() for p in self.places)
 
+    @property
+    def telling_ranks(self) -> range:
+        """Ranks whose situations tell those of all: without a switch rank 0's are everyone's."""
+        return range(self.case.world_size if self.switches else 1)
+
     def situations(self, rank: int) -> Iterator[tuple[int, Op, Situation]]:
         """Each operation with its index and the situation in which ``rank`` runs it."""
         return situations(self, rank)

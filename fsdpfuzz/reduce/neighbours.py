@@ -13,6 +13,7 @@ from fsdpfuzz.case import (
     CaseSpec,
     Dimension,
     Imported,
+    Op,
     Simpler,
     anatomy,
     calls_by_the_book,
@@ -24,6 +25,7 @@ from fsdpfuzz.case import (
     overrides_fit,
 )
 from fsdpfuzz.errors import CaseError
+from fsdpfuzz.reduce.names import Rename, renamed
 from fsdpfuzz.reduce.tree import smaller_models
 
 
@@ -46,8 +48,27 @@ def _all(case: CaseSpec) -> Iterator[Simpler]:
         yield from dimension.simpler(case)
     for smaller in smaller_models(case):
         yield Simpler(_without_lost_operations(smaller))
+    for program in _about_first_parameters(case):
+        yield Simpler(msgspec.structs.replace(case, program=program))
     if case.seed:
         yield Simpler(msgspec.structs.replace(case, seed=0))
+
+
+def _about_first_parameters(case: CaseSpec) -> Iterator[tuple[Op, ...]]:
+    """Programs that are about the first parameter of a module instead of a later one.
+
+    Others, as biases, may be zero at first and need a step before anything shows of them.
+    """
+    for place in anatomy(case).places:
+        names = [p.fqn for p in place.parameters]
+        for name in names[1:]:
+            found = renamed(case, lambda path: path, _instead(name, names[0]))
+            if found is not None and found.program != case.program:
+                yield found.program
+
+
+def _instead(old: str, new: str) -> Rename:
+    return lambda fqn: new if fqn == old else fqn
 
 
 def _without_lost_operations(case: CaseSpec) -> CaseSpec:

@@ -53,7 +53,7 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
     another path of a switch.
     """
     found: dict[str, str] = {}
-    for rank in range(a.case.world_size) if a.switches else range(1):
+    for rank in a.telling_ranks:
         for i, op, now in a.situations(rank):
             if not isinstance(op, Forward) or not op.grad:
                 continue
@@ -99,7 +99,7 @@ def may_end_without_gradient(a: Anatomy, path: str) -> bool:
     """
     modules = a.modules_of(path)
     apart = {c.path for c in a.case.checkpoints if c.reentrant and side_of(a, c) == "around"}
-    for rank in range(a.case.world_size) if a.switches else range(1):
+    for rank in a.telling_ranks:
         for _, op, now in a.situations(rank):
             if not isinstance(op, Forward) or not op.waits:
                 continue
@@ -123,7 +123,7 @@ def shows_sharded_views(a: Anatomy, path: str) -> bool:
     """
     if is_flat(a, path):
         return True
-    for rank in range(a.case.world_size) if a.switches else range(1):
+    for rank in a.telling_ranks:
         for _, op, now in a.situations(rank):
             if isinstance(op, Forward) and op.grad:
                 calls = [call.grad for call in a.calls(op, now) if call.path == path]
@@ -139,15 +139,16 @@ def saved_while_whole(a: Anatomy, path: str) -> bool:
     """
     if path not in kept_whole(a):
         return False
-    whole = False
-    for _, op, now in a.situations(0):
-        if isinstance(op, Forward):
-            called = any(call.path == path for call in a.calls(op, now))
-            whole = op.grad if called else whole
-        elif op.gives_gradients and not may_lack_backward(a):
-            whole = False
-        elif op.saves_optimizer and whole:
-            return True
+    for rank in a.telling_ranks:
+        whole = False
+        for _, op, now in a.situations(rank):
+            if isinstance(op, Forward):
+                called = any(call.path == path for call in a.calls(op, now))
+                whole = op.grad if called else whole
+            elif op.gives_gradients and not may_lack_backward(a):
+                whole = False
+            elif op.saves_optimizer and whole:
+                return True
     return False
 
 

@@ -51,8 +51,7 @@ def repeated_places(a: Anatomy) -> tuple[str, ...]:
 def called_units(a: Anatomy) -> frozenset[str]:
     """Units that some forward of the program calls, on some rank."""
     called: set[str] = set()
-    ranks = range(a.case.world_size) if a.switches else range(1)
-    for rank in ranks:
+    for rank in a.telling_ranks:
         for _, op, now in a.situations(rank):
             if isinstance(op, Forward):
                 called.update(call.path for call in a.calls(op, now))
@@ -74,7 +73,7 @@ def calls_a_unit_again(a: Anatomy) -> bool:
     ):
         return True
     units = frozenset(a.unit_at)
-    for rank in range(a.case.world_size) if a.switches else range(1):
+    for rank in a.telling_ranks:
         called: set[str] = set()
         for _, op, now in a.situations(rank):
             if op.gives_gradients or op.renews:

@@ -111,7 +111,7 @@ def frozen_with_gradient(a: Anatomy) -> Mapping[str, str]:
     """
     names = [p.fqn for p in a.distinct]
     found: dict[str, str] = {}
-    for rank in range(a.case.world_size) if a.switches else range(1):
+    for rank in a.telling_ranks:
         frozen: dict[str, str] = {}
         for _, op, now in a.situations(rank):
             if op.renews:

@@ -27,6 +27,7 @@ from fsdpfuzz.case import (
     Sequential,
     Simpler,
     StateDict,
+    Step,
     Switch,
     anatomy,
     as_document,
@@ -37,6 +38,7 @@ from fsdpfuzz.case import (
     foreseen_rejections,
     within,
 )
+from fsdpfuzz.case.operations import FullParams
 from fsdpfuzz.case.wrap import Unit
 from fsdpfuzz.reduce import neighbours, simpler
 from fsdpfuzz.seeds import SEEDS
@@ -309,3 +311,14 @@ def test_no_neighbour_puts_out_what_does_not_fit() -> None:
     kept = [c for c in left if [u.path for u in c.plan.units] == ["0", ""] and c.model == model]
     assert kept
     assert all(dtypes_fit(anatomy(c)) for c in left)
+
+
+def test_an_operation_is_tried_on_the_first_parameter_of_a_module() -> None:
+    """A bias that is zero at first needs a step before a lost write of it shows."""
+    model = Sequential(children=(Linear(out=2), Linear(out=3)))
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
+    program = (Forward(), Backward(), Step(), FullParams(written=("1.bias",)))
+    case = CaseSpec(world_size=2, model=model, inputs=Dense(width=2), plan=plan, program=program)
+    first = msgspec.structs.replace(case, program=(*program[:3], FullParams(written=("1.weight",))))
+    assert first in [neighbour.case for neighbour in simpler(case)]
+    assert case not in [neighbour.case for neighbour in simpler(first)]
