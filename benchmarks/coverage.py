@@ -33,7 +33,7 @@ from rich.table import Table
 from benchmarks.covered import FOLDER, patterns
 
 ROOT = Path(__file__).resolve().parents[1]
-PLANT = "benchmarks.covered:install"
+INJECTION = "benchmarks.covered:install"
 GROUPS = {
     "FSDP2": r"distributed/fsdp/_fully_shard/",
     "FSDP1": r"distributed/fsdp/",
@@ -99,8 +99,16 @@ def percent(part: int, whole: int) -> str:
 
 
 def run_seeds(options: argparse.Namespace, folder: Path) -> None:
-    """The documents' cases, with the plant."""
-    words = ["-m", "benchmarks.one_plant", "seeds", "--plant", PLANT, "--backend", options.backend]
+    """The documents' cases, with the injection."""
+    words = [
+        "-m",
+        "benchmarks.one_injection",
+        "seeds",
+        "--inject",
+        INJECTION,
+        "--backend",
+        options.backend,
+    ]
     start([[*words, "--seconds", "100000"]], folder)
 
 
@@ -109,7 +117,15 @@ def run_drawn(options: argparse.Namespace, folder: Path) -> None:
     sizes = [int(size) for size in options.world_sizes.split(",")]
     shares = [(job, size) for job in range(options.jobs) for size in sizes]
     each = -(-options.examples // len(shares))
-    words = ["-m", "benchmarks.one_plant", "hunt", "--plant", PLANT, "--backend", options.backend]
+    words = [
+        "-m",
+        "benchmarks.one_injection",
+        "hunt",
+        "--inject",
+        INJECTION,
+        "--backend",
+        options.backend,
+    ]
     words += ["--examples", str(each), "--seconds", "100000", "--after", "1000000"]
     words += ["--shrink-seconds", "1"]
     commands = [

@@ -1,4 +1,4 @@
-"""Planted in the ranks of a benchmark: which lines and branches of FSDP's files they run."""
+"""Injected in the ranks of a benchmark: which lines and branches of FSDP's files they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted in the ranks of a benchmark: how long each part of a case takes there."""
+"""Injected in the ranks of a benchmark: how long each part of a case takes there."""
 
 from __future__ import annotations
 

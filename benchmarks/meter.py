@@ -77,7 +77,7 @@ class Meter:
     def run(self, settings: RunSettings) -> list[Timed]:
         """One run; its clean cases. The start of the ranks counts for nothing."""
         session = settings.session
-        settings = replace(settings, session=replace(session, plant=TIMED_RANKS))
+        settings = replace(settings, session=replace(session, injection=TIMED_RANKS))
         ports = self._timed(real_ports(settings.session))
         before = len(self.rows)
         with Session(settings.session, ports) as opened:

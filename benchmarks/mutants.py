@@ -4,7 +4,7 @@
         [--only ID...] [--seeds-only] [--without-seeds] [--json FILE] [--max-seconds S]
     python benchmarks/mutants.py --list
 
-A fixed random sample of all mutants on lines that the fuzzer reaches is planted, one after the
+A fixed random sample of all mutants on lines that the fuzzer reaches is injected, one after the
 other. Which lines these are is found out first, and kept beside the records. Survivors are shown
 with what was changed: whether one is equivalent, a reader has to say.
 """
@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rich.console import Console
 
-from benchmarks.many_plants import ROOT, Bench, Job, Record, add_options
+from benchmarks.many_injections import ROOT, Bench, Job, Record, add_options
 from benchmarks.mutation import MODULES, REACHED, Mutant, all_mutants
 
-PLANTS = "benchmarks.mutation"
+INJECTIONS = "benchmarks.mutation"
 SCORE = 0.85
 RUNS_TO_REACH = 300
 """Examples after which the lines that are reached hardly grow any more."""
@@ -41,8 +41,8 @@ def reached_lines(options: argparse.Namespace, folder: Path) -> dict[str, set[in
         seen = folder / "reached"
         seen.mkdir(parents=True, exist_ok=True)
         for kind in ("seeds", "kill"):
-            words = [sys.executable, "-m", "benchmarks.one_plant", kind]
-            words += ["--plant", f"{PLANTS}:trace", "--examples", str(RUNS_TO_REACH)]
+            words = [sys.executable, "-m", "benchmarks.one_injection", kind]
+            words += ["--inject", f"{INJECTIONS}:trace", "--examples", str(RUNS_TO_REACH)]
             words += ["--seconds", "400", "--seed", str(options.seed), "--backend", "gloo"]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", REACHED: str(seen)}
             environment["PYTHONPATH"] = os.pathsep.join(
@@ -123,9 +123,9 @@ def main() -> int:
     wanted = [m for m in mutants if not options.only or m.id in options.only]
     jobs = []
     if not options.seeds_only:
-        jobs += [Job(id=m.id, kind="kill", plant=f"{PLANTS}:{m.id}") for m in wanted]
+        jobs += [Job(id=m.id, kind="kill", injection=f"{INJECTIONS}:{m.id}") for m in wanted]
     if not options.without_seeds:
-        jobs += [Job(id=m.id, kind="seeds", plant=f"{PLANTS}:{m.id}") for m in wanted]
+        jobs += [Job(id=m.id, kind="seeds", injection=f"{INJECTIONS}:{m.id}") for m in wanted]
     bench = Bench(options.json, options)
     complete = bench.run(jobs, progress(console, len(jobs)))
     score = show(wanted, bench, console)

@@ -1,7 +1,7 @@
 """Mutants of torch's files, by their syntax trees, and the lines of these files that are run.
 
 A mutant's id is the number of its module, of its function within that, and its own within this:
-the same for the same release of torch. The module's attributes of such names are plants.
+the same for the same release of torch. The module's attributes of such names are injections.
 """
 
 from __future__ import annotations
@@ -93,15 +93,15 @@ def all_mutants() -> Iterator[Mutant]:
 
 
 def __getattr__(name: str) -> Callable[[object], None]:
-    """The plant of a mutant by its id."""
+    """The injection of a mutant by its id."""
     found = re.fullmatch(r"m(\d+)_(\d+)_(\d+)", name)
     if found is None:
         raise AttributeError(name)
     module, function, index = map(int, found.groups())
-    return lambda _: plant(functions(MODULES[module])[function], index)
+    return lambda _: inject(functions(MODULES[module])[function], index)
 
 
-def plant(where: str, index: int) -> None:
+def inject(where: str, index: int) -> None:
     """Changes torch in this process."""
     node = definition(where)
     for i, (_, change) in enumerate(_changes(node)):
@@ -237,7 +237,7 @@ def _is_idle_here(statement: ast.stmt) -> bool:
 
 
 def trace(env: Any) -> None:
-    """A plant that changes nothing and leaves the lines that ran, after each case."""
+    """An injection that changes nothing and leaves the lines that ran, after each case."""
     from fsdpfuzz.ranks import _worker
 
     files = {function_file(module): module for module in MODULES}

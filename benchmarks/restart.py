@@ -24,7 +24,7 @@ from fsdpfuzz.pool import Deadlines, Pool, choose_backend, probe_machine, sigter
 from tests.misbehaviour import quick
 
 DEADLINES = Deadlines(floor=1.0, ceiling=60.0, learning=1)
-PLANT = "tests.misbehaviour:install"
+INJECTION = "tests.misbehaviour:install"
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def measure(wanted: str, world_size: int, times: int) -> dict[str, Any]:
     server = time.perf_counter() - started
     backend = choose_backend(machine, wanted, world_size)
     clean = quick(world_size=world_size)
-    with Pool(world_size, backend, deadlines=DEADLINES, plant=PLANT) as pool:
+    with Pool(world_size, backend, deadlines=DEADLINES, injection=INJECTION) as pool:
         started = time.perf_counter()
         pool.start()
         first = time.perf_counter() - started

@@ -3,7 +3,7 @@
     python benchmarks/sensitivity.py [--jobs N] [--examples 400] [--only ID...] [--every N]
         [--seeds-only] [--without-seeds] [--json FILE] [--max-seconds S]
 
-Each fault of `benchmarks.faults` is planted in the ranks of a run of its own. The exit code is 1
+Each fault of `benchmarks.faults` is injected in the ranks of a run of its own. The exit code is 1
 if fewer are found than must be, or later, or with more findings or larger cases; 2 if there was
 no time for all of them: the same command then goes on.
 """
@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.faults import FAULTS, Fault
-from benchmarks.many_plants import Bench, Job, Record, add_options
+from benchmarks.many_injections import Bench, Job, Record, add_options
 
-PLANTS = "benchmarks.faults.plants"
+INJECTIONS = "benchmarks.faults.injections"
 CONTROL = "(no fault)"
 FOUND_SHARE = 0.95
 MEDIAN_EXAMPLES = 30
@@ -40,7 +40,7 @@ def jobs_for(faults: Iterable[Fault], options: argparse.Namespace) -> list[Job]:
     jobs: list[Job] = []
     if not options.seeds_only:
         sizes = sorted({ranks_for(item) for item in faults})
-        jobs += [Job(id=f"{CONTROL} {n}", kind="hunt", plant=None, world_size=n) for n in sizes]
+        jobs += [Job(id=f"{CONTROL} {n}", kind="hunt", injection=None, world_size=n) for n in sizes]
         jobs += [_job(item, "hunt") for item in faults]
     if not options.without_seeds:
         jobs += [_job(item, "seeds") for item in faults]
@@ -48,7 +48,9 @@ def jobs_for(faults: Iterable[Fault], options: argparse.Namespace) -> list[Job]:
 
 
 def _job(item: Fault, kind: Any) -> Job:
-    return Job(id=item.id, kind=kind, plant=f"{PLANTS}:{item.id}", world_size=ranks_for(item))
+    return Job(
+        id=item.id, kind=kind, injection=f"{INJECTIONS}:{item.id}", world_size=ranks_for(item)
+    )
 
 
 def ranks_for(item: Fault) -> int:

@@ -1,4 +1,4 @@
-"""Ranks that misbehave: planted in place of `run_case`, chosen by the case's seed.
+"""Ranks that misbehave: injected in place of `run_case`, chosen by the case's seed.
 
 Seed 0 is a quick, clean case. Importing this module does not import torch.
 """
@@ -51,14 +51,14 @@ def quick(fault: str = "", *, world_size: int = 2) -> CaseSpec:
 
 
 def install(env: RankEnv) -> None:
-    """Plants all of it."""
+    """Injects all of it."""
     from fsdpfuzz.ranks import _worker
 
     _worker.run_case = misbehave
 
 
 def install_mishearing(env: RankEnv) -> None:
-    """Plants a rank 1 that decodes another case than it was sent."""
+    """Injects a rank 1 that decodes another case than it was sent."""
     from fsdpfuzz.ranks import _worker
 
     install(env)
@@ -67,14 +67,14 @@ def install_mishearing(env: RankEnv) -> None:
 
 
 def install_idle(env: RankEnv) -> None:
-    """Plants a `run_case` that does nothing at all."""
+    """Injects a `run_case` that does nothing at all."""
     from fsdpfuzz.ranks import _worker
 
     _worker.run_case = lambda case, env: RankReport(rank=env.rank, digest=digest(case))
 
 
 def install_telling(env: RankEnv) -> None:
-    """Plants a `run_case` that tells which GPUs the rank may see, and its device."""
+    """Injects a `run_case` that tells which GPUs the rank may see, and its device."""
     from fsdpfuzz.ranks import _worker
 
     told = (os.environ.get("CUDA_VISIBLE_DEVICES", "(not told)"), env.device.type)
@@ -84,12 +84,12 @@ def install_telling(env: RankEnv) -> None:
 
 
 def refuse(env: RankEnv) -> None:
-    """A plant that keeps the rank from getting ready."""
-    raise UsageError("planted: not ready")
+    """An injection that keeps the rank from getting ready."""
+    raise UsageError("injected: not ready")
 
 
 def refuse_once(env: RankEnv) -> None:
-    """A plant that keeps rank 0 from getting ready the first time."""
+    """An injection that keeps rank 0 from getting ready the first time."""
     with contextlib.suppress(FileExistsError):
         if env.rank == 0:
             (env.folder / "refused").touch(exist_ok=False)
@@ -98,7 +98,7 @@ def refuse_once(env: RankEnv) -> None:
 
 
 def install_aliases(env: RankEnv) -> None:
-    """Plants a `run_case` that calls collectives by all of their names."""
+    """Injects a `run_case` that calls collectives by all of their names."""
     from fsdpfuzz.ranks import _worker
 
     _worker.run_case = call_aliases
@@ -305,11 +305,11 @@ def another_collective(env: RankEnv) -> None:
 
 def all_refuse(env: RankEnv) -> None:
     env.flight.stage("case:wrap")
-    raise ValueError("planted: refused")
+    raise ValueError("injected: refused")
 
 
 def all_raise(env: RankEnv) -> None:
-    raise RuntimeError("planted: raised")
+    raise RuntimeError("injected: raised")
 
 
 def all_slow(env: RankEnv) -> None:

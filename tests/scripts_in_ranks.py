@@ -1,6 +1,6 @@
 """Runs scripts inside of ranks that are there already, and compares their losses with the ranks'.
 
-Planted in place of `run_case`: first the case is run as ever, then its script, whose losses
+Injected in place of `run_case`: first the case is run as ever, then its script, whose losses
 must be the same bit for bit. Importing this module does not import torch.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def compare_losses(env: RankEnv) -> None:
-    """The plant."""
+    """The injection."""
     _after_each_case(env, _same_losses)
 
 
@@ -40,7 +40,7 @@ def compare_losses_of_another_seed(env: RankEnv) -> None:
 
 
 def check_parity(env: RankEnv) -> None:
-    """The plant of a `run_case` that also runs the script that checks parity."""
+    """The injection of a `run_case` that also runs the script that checks parity."""
     _after_each_case(env, _nothing_wrong)
 
 

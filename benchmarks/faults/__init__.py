@@ -1,4 +1,4 @@
-"""Faults in torch, planted in ranks to learn what the fuzzer finds.
+"""Faults in torch, injected in ranks to learn what the fuzzer finds.
 
 The list is made from torch's source and from the bugs that it has had, not from what is found.
 ``python -m benchmarks.faults [TREE]`` says which of them fit the torch that is installed, or the
@@ -16,7 +16,7 @@ from benchmarks.faults import (
     reduction,
     saving,
 )
-from benchmarks.faults._edit import Edit, EditError, Fault, changed_code, chosen, plant
+from benchmarks.faults._edit import Edit, EditError, Fault, changed_code, chosen, inject
 
 FAULTS: dict[str, Fault] = {}
 for _module in (
@@ -33,4 +33,4 @@ for _module in (
             raise ValueError(f"two faults are called {_fault.id}")
         FAULTS[_fault.id] = _fault
 
-__all__ = ["FAULTS", "Edit", "EditError", "Fault", "changed_code", "chosen", "plant"]
+__all__ = ["FAULTS", "Edit", "EditError", "Fault", "changed_code", "chosen", "inject"]

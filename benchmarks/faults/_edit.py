@@ -147,7 +147,7 @@ def changed_code(item: Fault) -> list[tuple[FunctionType, CodeType]]:
     ]
 
 
-def plant(item: Fault) -> None:
+def inject(item: Fault) -> None:
     """Changes torch in this process."""
     for function, code in changed_code(item):
         function.__code__ = code

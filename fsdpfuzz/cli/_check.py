@@ -12,10 +12,10 @@ import typer
 
 from fsdpfuzz.case import MAX_RANKS
 from fsdpfuzz.cli._options import (
+    InjectionName,
     JsonPath,
     JunitPath,
     KnownPath,
-    PlantName,
     PythonPath,
     folder_named,
     seconds_from,
@@ -130,7 +130,7 @@ def check_command(
     ] = False,
     known: KnownPath = None,
     python: PythonPath = None,
-    plant: PlantName = None,
+    injection: InjectionName = None,
 ) -> None:
     """Does FSDP train your own model right? Trains it with FSDP and without, and compares.
 
@@ -165,7 +165,7 @@ def check_command(
         output=output,
         strict=strict,
         known=known,
-        plant=plant,
+        injection=injection,
         max_seconds=max_seconds,
         python=python,
     )

@@ -10,7 +10,7 @@ import typer
 
 from fsdpfuzz.cli import _known
 from fsdpfuzz.cli._group import Group
-from fsdpfuzz.cli._options import PlantName, PythonPath, usable_folder
+from fsdpfuzz.cli._options import InjectionName, PythonPath, usable_folder
 from fsdpfuzz.cli._output import console, fitting
 from fsdpfuzz.errors import UsageError, one_line
 from fsdpfuzz.loop import OUTPUT, default_corpus
@@ -133,13 +133,13 @@ def check_command(
     backend: _known.BackendChoice = "auto",
     output: _known.CheckFolder = OUTPUT,
     python: PythonPath = None,
-    plant: PlantName = None,
+    injection: InjectionName = None,
 ) -> None:
     """Run the case of each known defect and say which no longer fail: `corpus known check`.
 
     Exit code 1 if one no longer shows what it is kept for.
     """
-    _known.run_check(_known.known_folder(known), backend, output, plant, python)
+    _known.run_check(_known.known_folder(known), backend, output, injection, python)
 
 
 def _line(row: Row) -> str:

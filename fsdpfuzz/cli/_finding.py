@@ -58,7 +58,7 @@ def finding_of(
     entry: Entry,
     path: Path,
     backend: str,
-    plant: str | None,
+    injection: str | None,
     python: Interpreter | None = None,
 ) -> Finding | None:
     """What is saved with a case as its finding; None where nothing is.
@@ -70,7 +70,7 @@ def finding_of(
         return None
     finding = entry.found.finding
     if finding is None:
-        return _found_again(entry, path, backend, plant, python)
+        return _found_again(entry, path, backend, injection, python)
     try:
         _check(entry, finding)
     except CaseError as error:
@@ -105,7 +105,7 @@ def _check(entry: Entry, finding: Finding) -> None:
 
 
 def _found_again(
-    entry: Entry, path: Path, backend: str, plant: str | None, python: Interpreter | None
+    entry: Entry, path: Path, backend: str, injection: str | None, python: Interpreter | None
 ) -> Finding:
     from fsdpfuzz.loop import Session, SessionSettings, resolve_machine
 
@@ -113,7 +113,7 @@ def _found_again(
     machine = resolve_machine(backend, (entry.case.world_size,), python)
     with tempfile.TemporaryDirectory() as folder:
         settings = SessionSettings(
-            plant=plant,
+            injection=injection,
             output=Path(folder),
             reruns=0,
             python=python,

@@ -13,7 +13,7 @@ import typer
 from fsdpfuzz.cli._finding import finding_of, read_with_finding
 from fsdpfuzz.cli._group import Group
 from fsdpfuzz.cli._options import (
-    PlantName,
+    InjectionName,
     PythonPath,
     chosen,
     folder_named,
@@ -70,7 +70,7 @@ def add_command(
     ] = FOLDER,
     backend: BackendChoice = "auto",
     python: PythonPath = None,
-    plant: PlantName = None,
+    injection: InjectionName = None,
 ) -> None:
     """Make a finding a known defect, as narrow as plainer cases allow.
 
@@ -87,7 +87,7 @@ def add_command(
         raise UsageError(one_line(f"--id: {name!r} is not an id: {ID_WORDS}"))
     entry = read_with_finding(failure)
     ranks_on = interpreter(python)
-    finding = finding_of(entry, failure, backend, plant, ranks_on)
+    finding = finding_of(entry, failure, backend, injection, ranks_on)
     if finding is None:
         raise UsageError(one_line(f"{failure}: no finding is saved with the case"))
     words = title(entry.case, finding)
@@ -95,7 +95,7 @@ def add_command(
     if target.exists():
         raise UsageError(one_line(f"{target}: is there already; name another with --id"))
     usable_folder(known, "--known")
-    proposal = _proposed(failure, entry, finding, words, known, backend, plant, ranks_on)
+    proposal = _proposed(failure, entry, finding, words, known, backend, injection, ranks_on)
     write_defect(target, proposal.defect)
     for line in _told(target, proposal):
         print(one_line(line))
@@ -108,7 +108,7 @@ def _proposed(
     title: str,
     known: Path,
     backend: str,
-    plant: str | None,
+    injection: str | None,
     python: Interpreter | None,
 ) -> Proposal:
     from fsdpfuzz import loop
@@ -118,7 +118,7 @@ def _proposed(
     machine = loop.resolve_machine(backend, (entry.case.world_size,), python)
     with tempfile.TemporaryDirectory() as folder:
         settings = loop.SessionSettings(
-            plant=plant,
+            injection=injection,
             output=Path(folder),
             known=known,
             python=python,
@@ -204,14 +204,14 @@ def check_command(
     backend: BackendChoice = "auto",
     output: CheckFolder = OUTPUT,
     python: PythonPath = None,
-    plant: PlantName = None,
+    injection: InjectionName = None,
 ) -> None:
     """Run the smallest case of each known defect and say what became of it.
 
     Also that it refuses the findings that are not to be taken for it; a file that does not is
     an error. Exit code 1 if a file has to be changed.
     """
-    run_check(known_folder(known), backend, output, plant, python)
+    run_check(known_folder(known), backend, output, injection, python)
 
 
 def known_folder(option: Path | None) -> Path:
@@ -223,7 +223,7 @@ def known_folder(option: Path | None) -> Path:
 
 
 def run_check(
-    path: Path, backend: str, output: Path, plant: str | None, python: Path | None
+    path: Path, backend: str, output: Path, injection: str | None, python: Path | None
 ) -> None:
     """Checks and tells; ends with the exit code."""
     from fsdpfuzz import loop
@@ -237,7 +237,7 @@ def run_check(
     # No known defects: the entries are compared with the bare findings here.
     settings = loop.SessionSettings(
         output=output,
-        plant=plant,
+        injection=injection,
         python=ranks_on,
     ).on(machine)
     stale = 0

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fsdpfuzz.cli._options import (
+    InjectionName,
     KnownPath,
     OwnTarget,
-    PlantName,
     PythonPath,
     chosen,
     interpreter,
@@ -67,7 +67,7 @@ def minimize_command(
     known: KnownPath = None,
     python: PythonPath = None,
     target_code: OwnTarget = None,
-    plant: PlantName = None,
+    injection: InjectionName = None,
 ) -> None:
     """Reduce a case, saved or written by hand, to the smallest that shows the same finding.
 
@@ -83,7 +83,7 @@ def minimize_command(
     ranks_on = interpreter(python)
     own = permitted(target_code, [entry.case], ranks_on)
     with tempfile.TemporaryDirectory() as folder:
-        settings = _settings(entry, backend, Path(folder), known_path, plant, seconds, ranks_on)
+        settings = _settings(entry, backend, Path(folder), known_path, injection, seconds, ranks_on)
         settings = replace(settings, target=own)
         _reduced(case, entry, key, settings, target)
 
@@ -93,7 +93,7 @@ def _settings(
     backend: str,
     output: Path,
     known: Path | None,
-    plant: str | None,
+    injection: str | None,
     seconds: float,
     python: Interpreter | None,
 ) -> SessionSettings:
@@ -102,7 +102,7 @@ def _settings(
     machine = resolve_machine(backend, (entry.case.world_size,), python)
     return SessionSettings(
         profile=replace(PROFILES["dev"], shrink_seconds=seconds, shrink_tries=RUNS),
-        plant=plant,
+        injection=injection,
         output=output,
         known=known,
         python=python,

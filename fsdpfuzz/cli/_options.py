@@ -38,7 +38,9 @@ KnownPath = Annotated[
     Path | None,
     typer.Option("--known", metavar="PATH", help="Known defects; else corpus/known."),
 ]
-PlantName = Annotated[str | None, typer.Option("--plant", metavar="MODULE:FUNCTION", hidden=True)]
+InjectionName = Annotated[
+    str | None, typer.Option("--inject", "--plant", metavar="MODULE:FUNCTION", hidden=True)
+]
 """A fault that is put into torch in the ranks; for tests."""
 
 OwnTarget = Annotated[

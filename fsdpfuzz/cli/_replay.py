@@ -11,9 +11,9 @@ import typer
 
 from fsdpfuzz.cli._bisect import answer, bisected, telling_bisect
 from fsdpfuzz.cli._options import (
+    InjectionName,
     KnownPath,
     OwnTarget,
-    PlantName,
     PythonPath,
     chosen,
     folder_named,
@@ -59,7 +59,7 @@ def replay_command(
             "125 if nobody can say.",
         ),
     ] = False,
-    plant: PlantName = None,
+    injection: InjectionName = None,
 ) -> None:
     """Run saved cases again and say whether each still fails.
 
@@ -70,12 +70,12 @@ def replay_command(
             answers = [
                 answer(entry, examined)
                 for entry, examined in _replayed(
-                    paths, backend, output, known, python, plant, target
+                    paths, backend, output, known, python, injection, target
                 )
             ]
             raise typer.Exit(bisected(answers))
     failures = 0
-    for _, examined in _replayed(paths, backend, output, known, python, plant, target):
+    for _, examined in _replayed(paths, backend, output, known, python, injection, target):
         if examined is not None:
             failures += bool(examined.verdict.findings if strict else examined.news)
     raise typer.Exit(1 if failures else 0)
@@ -87,7 +87,7 @@ def _replayed(
     output: Path,
     known: Path | None,
     python: Path | None,
-    plant: str | None,
+    injection: str | None,
     target: str | None,
 ) -> Iterator[tuple[Entry, Examined | None]]:
     """Each case with what came of it, which is printed; None for one that cannot run here."""
@@ -105,7 +105,7 @@ def _replayed(
     settings = SessionSettings(
         output=output,
         known=known_path,
-        plant=plant,
+        injection=injection,
         python=ranks_on,
         target=own,
     ).on(machine)

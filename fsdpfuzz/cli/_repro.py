@@ -14,9 +14,9 @@ import typer
 
 from fsdpfuzz.cli._finding import finding_of, read_with_finding
 from fsdpfuzz.cli._options import (
+    InjectionName,
     KnownPath,
     OwnTarget,
-    PlantName,
     PythonPath,
     chosen,
     interpreter,
@@ -65,7 +65,7 @@ def repro_command(
     known: KnownPath = None,
     python: PythonPath = None,
     target: OwnTarget = None,
-    plant: PlantName = None,
+    injection: InjectionName = None,
 ) -> None:
     """Write a saved case as a script that needs torch only, to be run with torchrun.
 
@@ -88,11 +88,11 @@ def repro_command(
     defects = known_file(known)
     ranks_on = interpreter(python)
     own = permitted(target, [entry.case], ranks_on)
-    finding = finding_of(entry, case, backend, plant, ranks_on)
+    finding = finding_of(entry, case, backend, injection, ranks_on)
     told = _known_as(case, entry, finding, defects, ranks_on) if issue else ()
     ablation = None
     if ablate and finding is not None:
-        ablation = _ablation(entry, finding, backend, plant, ranks_on, own)
+        ablation = _ablation(entry, finding, backend, injection, ranks_on, own)
     context = context_of(
         entry,
         script=to.name if to is not None else SCRIPT,
@@ -112,7 +112,7 @@ def repro_command(
     elif to is None:
         print(script, end="")
     if verify:
-        raise typer.Exit(_verified(entry, finding, script, backend, plant, ranks_on))
+        raise typer.Exit(_verified(entry, finding, script, backend, injection, ranks_on))
 
 
 def _known_as(
@@ -227,7 +227,7 @@ def _ablation(
     entry: Entry,
     finding: Finding,
     backend: str,
-    plant: str | None,
+    injection: str | None,
     python: Interpreter | None,
     target: Target | None,
 ) -> Ablation:
@@ -237,7 +237,7 @@ def _ablation(
     machine = resolve_machine(backend, (entry.case.world_size,), python)
     with tempfile.TemporaryDirectory() as folder:
         settings = SessionSettings(
-            plant=plant,
+            injection=injection,
             output=Path(folder),
             reruns=0,
             python=python,
@@ -257,11 +257,11 @@ def _verified(
     finding: Finding | None,
     script: str,
     backend: str,
-    plant: str | None,
+    injection: str | None,
     python: Interpreter | None,
 ) -> int:
     """Runs the script; 1 if it reproduces, 0 if not. :class:`MachineError` if it cannot tell."""
-    from fsdpfuzz.loop import FLAKY_ATTEMPTS, plant_launcher, resolve_machine
+    from fsdpfuzz.loop import FLAKY_ATTEMPTS, injection_launcher, resolve_machine
     from fsdpfuzz.repro import verify
 
     machine = resolve_machine(backend, (entry.case.world_size,), python)
@@ -273,7 +273,7 @@ def _verified(
             entry.case.world_size,
             machine.backend,
             finding,
-            launcher=plant_launcher(plant),
+            launcher=injection_launcher(injection),
             attempts=FLAKY_ATTEMPTS if entry.found is not None and entry.found.rate else 1,
             python=python.executable if python is not None else None,
         )

@@ -15,10 +15,10 @@ import typer
 from fsdpfuzz.case import MAX_RANKS
 from fsdpfuzz.cli._jobs import Part, jobs_number, parts_of
 from fsdpfuzz.cli._options import (
+    InjectionName,
     JsonPath,
     JunitPath,
     KnownPath,
-    PlantName,
     PythonPath,
     apis_of,
     folder_named,
@@ -121,7 +121,7 @@ def run_command(
             metavar="PATH", help="Python of another torch: report what differs from it, too."
         ),
     ] = None,
-    plant: PlantName = None,
+    injection: InjectionName = None,
 ) -> None:
     """Search for FSDP bugs: draw training programs, run them on real ranks, shrink failures."""
     if json is not None:
@@ -141,7 +141,7 @@ def run_command(
             output=output,
             strict=strict,
             known=known,
-            plant=plant,
+            injection=injection,
             max_seconds=max_seconds,
             python=python,
             against=against,
@@ -162,7 +162,7 @@ def settings_from(
     output: Path,
     strict: bool,
     known: Path | None,
-    plant: str | None,
+    injection: str | None,
     max_seconds: float | None = None,
     python: Path | None = None,
     against: Path | None = None,
@@ -176,8 +176,8 @@ def settings_from(
     chosen_profile = profile_named(profile)
     names = tuple(item.name for item in properties_named(properties))
     apis = apis_of(api)
-    if plant is not None and plant.count(":") != 1:
-        raise UsageError(f"--plant: {plant!r} is not MODULE:FUNCTION")
+    if injection is not None and injection.count(":") != 1:
+        raise UsageError(f"--inject: {injection!r} is not MODULE:FUNCTION")
     known_path = known_file(known)
     usable_folder(output, "--output")
     world_sizes = chosen_profile.world_sizes if world_size is None else (world_size,)
@@ -198,7 +198,7 @@ def settings_from(
             profile=chosen_profile,
             output=output,
             known=known_path,
-            plant=plant,
+            injection=injection,
             strict=strict,
             torch=machine.torch,
             offers=offers,

@@ -54,7 +54,7 @@ from fsdpfuzz.loop._properties import (
 from fsdpfuzz.loop._real import real_ports
 from fsdpfuzz.loop._reduction import Reduction, keep_raised
 from fsdpfuzz.loop._run import DIGESTS, Stopped, run
-from fsdpfuzz.loop._scripts import FLAKY_ATTEMPTS, plant_launcher, write_script
+from fsdpfuzz.loop._scripts import FLAKY_ATTEMPTS, injection_launcher, write_script
 from fsdpfuzz.loop._session import Session
 from fsdpfuzz.loop._settings import (
     APIS,
@@ -121,13 +121,13 @@ __all__ = [
     "default_known",
     "drawn",
     "guess_backend",
+    "injection_launcher",
     "installed_torch",
     "jobs_for",
     "jobs_of",
     "keep_raised",
     "lacking_in_torch",
     "make_run_folder",
-    "plant_launcher",
     "point_at",
     "profile_named",
     "properties_named",

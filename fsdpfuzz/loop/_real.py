@@ -34,7 +34,7 @@ def real_ports(settings: SessionSettings) -> Ports:
                 world_size,
                 settings.backend,
                 deadlines=Deadlines(floor=profile.deadline_floor, ceiling=profile.deadline_ceiling),
-                plant=settings.plant,
+                injection=settings.injection,
                 python=python,
                 target=target,
                 taps=taps,

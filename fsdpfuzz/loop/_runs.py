@@ -121,7 +121,7 @@ class Runs:
             "backend": self._settings.backend,
             "ranks": str(case.world_size),
             "seed": str(self._settings.seed),
-            "plant": self._settings.plant or "",
+            "injection": self._settings.injection or "",
             "outcome": "gone on fresh ranks" if gone else "the same on fresh ranks",
         }
         words = in_words(failing.fault, seen, facts, failing.trace)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FOLDER = "repros"
 FLAKY_ATTEMPTS = 5
-_UNDER_PLANT = "fsdpfuzz.ranks.under_plant"
+_UNDER_INJECTION = "fsdpfuzz.ranks.under_injection"
 
 
 def write_script(
@@ -58,9 +58,9 @@ def write_script(
     )
 
 
-def plant_launcher(plant: str | None) -> tuple[str, ...]:
-    """What torchrun has to run in front of a script, so that a planted fault is under it too."""
-    return ("-m", _UNDER_PLANT, plant) if plant is not None else ()
+def injection_launcher(injection: str | None) -> tuple[str, ...]:
+    """What torchrun has to run in front of a script, so that an injected fault is under it too."""
+    return ("-m", _UNDER_INJECTION, injection) if injection is not None else ()
 
 
 def _run(
@@ -78,7 +78,7 @@ def _run(
         world_size,
         session.settings.backend,
         found.finding.plain,
-        launcher=plant_launcher(session.settings.plant),
+        launcher=injection_launcher(session.settings.injection),
         attempts=FLAKY_ATTEMPTS if found.rate else 1,
         python=python.executable if python is not None else None,
     )

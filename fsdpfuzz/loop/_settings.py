@@ -26,7 +26,7 @@ _SHIPPED = Path(__file__).resolve().parents[1] / "saved"
 class SessionSettings:
     """How cases are run and judged.
 
-    ``plant`` is ``module:function``, imported and called in every rank: how tests plant
+    ``injection`` is ``module:function``, imported and called in every rank: how tests injection
     faults. ``reruns`` is how often a finding is run again before it is believed; one that
     does not fail each time is run ``flaky_runs`` times in all and reported with its rate.
     ``output`` holds the cases under way, which the next run takes over; ``kept`` is the folder
@@ -39,7 +39,7 @@ class SessionSettings:
     kept: Path | None = None
     """None for ``output``."""
     known: Path | None = None
-    plant: str | None = None
+    injection: str | None = None
     strict: bool = False
     torch: str = ""
     offers: tuple[str, ...] = ()

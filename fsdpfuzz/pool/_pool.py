@@ -48,7 +48,7 @@ class Pool:
     a context manager, or call `close`; pools of one process share the process that their
     ranks are forked from.
 
-    ``plant`` names a ``module:function`` that each rank calls with its `RankEnv` before its
+    ``injection`` names a ``module:function`` that each rank calls with its `RankEnv` before its
     first case. ``workdir`` is where the pool's private folder is made while it lives; the
     folder for temporary files by default. Ranks run on ``python``, else on the controller's own.
     ``target`` is the only code of your own that they import. With ``taps`` they only look where
@@ -61,7 +61,7 @@ class Pool:
         backend: Backend,
         *,
         deadlines: Deadlines | None = None,
-        plant: str | None = None,
+        injection: str | None = None,
         workdir: Path | None = None,
         python: Interpreter | None = None,
         target: Target | None = None,
@@ -74,7 +74,7 @@ class Pool:
         self.gpus = 0
         """How many GPUs the ranks see."""
         self._pace = Pace(deadlines or Deadlines())
-        self._plant = plant
+        self._injection = injection
         self._target = target
         self._taps = taps
         self._workdir = workdir
@@ -215,7 +215,7 @@ class Pool:
             backend=self.backend,
             folder=str(self._folder),
             generation=self._generation,
-            plant=self._plant,
+            injection=self._injection,
             target=self._target,
             taps=self._taps,
         )

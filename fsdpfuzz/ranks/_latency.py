@@ -1,4 +1,4 @@
-"""How long an all-reduce takes here: a plant that adds its measurement to each report."""
+"""How long an all-reduce takes here: an injection that adds its measurement to each report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = {"all-reduce of 4 B": (1, 50), "all-reduce of 4 MiB": (1 << 20, 5)}
 _WARM_UPS = 3
 
 
-def plant(_: RankEnv) -> None:
+def inject(_: RankEnv) -> None:
     """Has every report of this rank carry the median seconds of each of `SIZES`."""
     run_case = _worker.run_case
 

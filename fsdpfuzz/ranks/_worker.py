@@ -61,8 +61,8 @@ def main(given: bytes, channel: socket.socket) -> None:
         if setup.target is not None:
             load(setup.target)
         env = _join(setup)
-        if setup.plant is not None:
-            _plant(setup.plant, env)
+        if setup.injection is not None:
+            _inject(setup.injection, env)
     except BaseException as error:
         reason = describe(error, "start")
         text = f"{reason.type}: {reason.message}\n{reason.traceback}"
@@ -117,12 +117,12 @@ def _join(setup: Setup) -> RankEnv:
     return env
 
 
-def _plant(name: str, env: RankEnv) -> None:
+def _inject(name: str, env: RankEnv) -> None:
     module, _, function = name.partition(":")
     if not function:
-        raise UsageError(f"plant {name!r}: give module:function")
-    plant: Callable[[RankEnv], None] = getattr(importlib.import_module(module), function)
-    plant(env)
+        raise UsageError(f"injection {name!r}: give module:function")
+    injection: Callable[[RankEnv], None] = getattr(importlib.import_module(module), function)
+    injection(env)
 
 
 def _serve(env: RankEnv, channel: socket.socket, run: _Runs) -> None:

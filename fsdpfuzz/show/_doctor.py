@@ -32,7 +32,7 @@ OLDEST_TORCH = "2.7"
 BYTES_PER_RANK = 400 << 20
 SHARED_BYTES = 256 << 20
 CEILING_SECONDS = 60.0
-LATENCY = "fsdpfuzz.ranks._latency:plant"
+LATENCY = "fsdpfuzz.ranks._latency:inject"
 
 FEATURES = {
     "fsdp1": ("FullyShardedDataParallel", "cases of fsdp1 (use --api fsdp2)"),
@@ -226,7 +226,7 @@ def _ranks(
     python: Interpreter | None,
 ) -> Iterator[Check]:
     deadlines = Deadlines(ceiling=CEILING_SECONDS)
-    with Pool(world_size, backend, deadlines=deadlines, plant=LATENCY, python=python) as pool:
+    with Pool(world_size, backend, deadlines=deadlines, injection=LATENCY, python=python) as pool:
         try:
             pool.start()
         except FsdpFuzzError as error:

@@ -34,7 +34,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     backend: BackendName
     folder: str
     generation: int
-    plant: str | None = None
+    injection: str | None = None
     target: Target | None = None
     """Code of your own that it may run."""
     taps: bool = False

@@ -13,7 +13,7 @@ from tests.acceptance.commands import ROOT
 from tests.acceptance.commands import fsdpfuzz as command
 
 OWN = ROOT / "tests/own"
-PLANT = "benchmarks.faults.plants:fsdp2_summed_not_averaged"
+INJECTION = "benchmarks.faults.injections:fsdp2_summed_not_averaged"
 PROGRAM = "import sys; from fsdpfuzz.cli import main; sys.exit(main())"
 """Drawing needs Hypothesis, which other commands must not import."""
 GLOO = ("--backend", "gloo", "--known", str(ROOT / "corpus/known"))
@@ -45,7 +45,7 @@ def test_a_decoder_is_trained_right(tmp_path: Path) -> None:
 
 def test_a_fault_is_found_and_shown_by_a_script_that_imports_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text((OWN / "decoder.py").read_text())
-    arguments = ("--api", "fsdp2", "--max-examples", "2", "--seed", "3", "--plant", PLANT)
+    arguments = ("--api", "fsdp2", "--max-examples", "2", "--seed", "3", "--inject", INJECTION)
     done = fsdpfuzz("check", "mine.py", *GLOO, *arguments, "--json", "run.json", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     result = json.loads((tmp_path / "run.json").read_text())
@@ -169,7 +169,7 @@ def test_several_checks_in_one_file(tmp_path: Path) -> None:
     other = fsdpfuzz("check", "two.py:Narrow", *GLOO, cwd=tmp_path)
     assert other.returncode == 2
     assert "two.py has no class 'Narrow': those in it: Wide, Deep" in other.stderr
-    arguments = ("--api", "fsdp2", "--max-examples", "8", "--seed", "4", "--plant", PLANT)
+    arguments = ("--api", "fsdp2", "--max-examples", "8", "--seed", "4", "--inject", INJECTION)
     done = fsdpfuzz("check", "two.py:Wide", *GLOO, *arguments, "--json", "run.json", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "(confirmed)" in done.stdout
@@ -191,7 +191,16 @@ def test_an_accelerate_configuration_says_how_it_is_wrapped(tmp_path: Path) -> N
     )
     arguments = ("--config", "fsdp.yaml", "--max-examples", "2", "--seed", "3", "--as-is")
     done = fsdpfuzz(
-        *("check", OWN / "decoder.py", *arguments, *GLOO, "--plant", PLANT, "--json", "run.json"),
+        *(
+            "check",
+            OWN / "decoder.py",
+            *arguments,
+            *GLOO,
+            "--inject",
+            INJECTION,
+            "--json",
+            "run.json",
+        ),
         cwd=tmp_path,
     )
     assert done.returncode == 1, done.stdout + done.stderr
@@ -210,7 +219,7 @@ def test_a_program_of_its_own_is_what_is_trained(tmp_path: Path) -> None:
     shard = "from torch.distributed.fsdp import fully_shard\ndef shard(model, mesh):\n"
     shard += "    fully_shard(model[0], mesh=mesh)\n    fully_shard(model, mesh=mesh)\n"
     (tmp_path / "mine.py").write_text(TWO + shard)
-    arguments = ("--as-is", "--max-examples", "2", "--seed", "1", "--plant", PLANT)
+    arguments = ("--as-is", "--max-examples", "2", "--seed", "1", "--inject", INJECTION)
     done = fsdpfuzz("check", "mine.py:Wide", *GLOO, *arguments, "--json", "run.json", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     result = json.loads((tmp_path / "run.json").read_text())

@@ -11,7 +11,7 @@ from tests.acceptance.commands import ROOT
 from tests.acceptance.commands import fsdpfuzz as command
 
 PROGRAM = "import sys; from fsdpfuzz.cli import main; sys.exit(main())"
-PLANT = "benchmarks.faults.plants:fsdp2_summed_not_averaged"
+INJECTION = "benchmarks.faults.injections:fsdp2_summed_not_averaged"
 FILE = """
 import torch
 from torch import nn
@@ -63,7 +63,7 @@ class Gradient:
     [
         (":Output", (), "begins at the output of 'again' (call 1), on rank 0, forward program[0]"),
         (":Gradient", (), "begins at the gradient that reaches 'first' (call 0), on rank 0"),
-        ("", ("--plant", PLANT), "is made or reduced, in the root's unit"),
+        ("", ("--inject", INJECTION), "is made or reduced, in the root's unit"),
     ],
 )
 def test_where_it_begins(name: str, options: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.commands import ROOT
 from tests.acceptance.commands import fsdpfuzz as command
 
-PLANT = "benchmarks.faults.plants:fsdp2_summed_not_averaged"
+INJECTION = "benchmarks.faults.injections:fsdp2_summed_not_averaged"
 PROGRAM = "import sys; from fsdpfuzz.cli import main; sys.exit(main())"
 HEAD = """
 import torch
@@ -87,7 +87,7 @@ def test_without_float64_a_fault_is_found_and_its_script_shows_it(tmp_path: Path
     done = check(tmp_path, NARROW, *options, "6")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "your model cannot run in float64" in done.stderr
-    done = check(tmp_path, NARROW, *options, "1", "--plant", PLANT, "--json", "run.json")
+    done = check(tmp_path, NARROW, *options, "1", "--inject", INJECTION, "--json", "run.json")
     assert done.returncode == 1, done.stdout + done.stderr
     found = next(
         found

@@ -92,7 +92,7 @@ def test_the_seed_decides_on_the_cases(program: list[str]) -> None:
         (["run", "--json", "no/such/x.json"], "--json: there is no folder 'no/such'"),
         (["run", "--known", "none"], "--known: there is no file or folder 'none'"),
         (["run", "--output", "program.py"], "--output: the folder 'program.py' cannot be made"),
-        (["run", "--plant", "x"], "--plant: 'x' is not MODULE:FUNCTION"),
+        (["run", "--inject", "x"], "--inject: 'x' is not MODULE:FUNCTION"),
         (["run", "--no-such"], "No such option: --no-such"),
         (["dance"], "No such command 'dance'"),
     ],

@@ -35,7 +35,7 @@ class Run:
         self.output = folder / "out"
         self.result = folder / "result.json"
         options = {
-            "--plant": "tests.planted.lies:install",
+            "--inject": "tests.injected.lies:install",
             "--profile": "smoke",
             "--api": "fsdp2",
             "--backend": "gloo",

@@ -249,10 +249,10 @@ def test_a_backend_that_is_not_here_exits_with_3(saved: Path, tmp_path: Path) ->
     assert done.stderr.startswith("fsdpfuzz: nccl cannot run 2 ranks here: ")
 
 
-def test_a_planted_fault_is_under_the_script(tmp_path: Path) -> None:
+def test_a_injected_fault_is_under_the_script(tmp_path: Path) -> None:
     save(tmp_path / "case.json", SMALL, GRAD)
-    plant = ("--plant", "tests.planted.units:second_unit_not_averaged")
-    done = fsdpfuzz("repro", "case.json", *plant, "--verify", "--backend", "gloo", cwd=tmp_path)
+    injection = ("--inject", "tests.injected.units:second_unit_not_averaged")
+    done = fsdpfuzz("repro", "case.json", *injection, "--verify", "--backend", "gloo", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
 
 

@@ -29,7 +29,7 @@ from fsdpfuzz.corpus import read_entry
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PLANT = """
+INJECTION = """
 import msgspec
 from fsdpfuzz.ranks import _worker
 
@@ -41,7 +41,7 @@ def lies_about_two_units(env):
         trains = any(op.kind() == "backward" for op in case.program)
         if len(case.plan.units) < 2 or not trains or not report.subjects:
             return report
-        subject = msgspec.structs.replace(report.subjects[0], frozen_with_grad=("planted",))
+        subject = msgspec.structs.replace(report.subjects[0], frozen_with_grad=("injected",))
         return msgspec.structs.replace(report, subjects=(subject,))
 
     _worker.run_case = run_case
@@ -58,7 +58,7 @@ TWO_UNITS = CaseSpec(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "planted.py").write_text(PLANT)
+    (tmp_path / "injected.py").write_text(INJECTION)
     return tmp_path
 
 
@@ -79,13 +79,13 @@ def environment(folder: Path) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
 
 
-def test_a_planted_fault_is_found_shrunk_kept_and_replayed(folder: Path) -> None:
+def test_a_injected_fault_is_found_shrunk_kept_and_replayed(folder: Path) -> None:
     run = ("-m", "fsdpfuzz", "run", "--seed", "1", "--backend", "gloo", "--max-examples", "16")
-    plant = ("--plant", "planted:lies_about_two_units")
-    done = command(folder, *run, *plant, "--json", "result.json", "--api", "fsdp2")
+    injection = ("--inject", "injected:lies_about_two_units")
+    done = command(folder, *run, *injection, "--json", "result.json", "--api", "fsdp2")
     assert done.returncode == 1, done.stderr
     result = json.loads((folder / "result.json").read_text())
-    (found,) = [found for found in result["findings"] if "planted" in found["message"]]
+    (found,) = [found for found in result["findings"] if "injected" in found["message"]]
     assert result["examples"] == 16
     minimal = read_entry(folder / found["case"])
     assert len(minimal.case.plan.units) == 2
@@ -94,7 +94,7 @@ def test_a_planted_fault_is_found_shrunk_kept_and_replayed(folder: Path) -> None
     assert minimal.found.shrink_steps > 0
 
     replay = ("-m", "fsdpfuzz", "replay", found["case"], "--backend", "gloo")
-    fails = command(folder, *replay, *plant)
+    fails = command(folder, *replay, *injection)
     assert fails.returncode == 1
     assert f"still fails: {found['key']}" in fails.stdout
     passes = command(folder, *replay)

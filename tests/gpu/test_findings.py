@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.planted.hunting import UNITS, assert_shown_by_its_script, found_by, hunt
+from tests.injected.hunting import UNITS, assert_shown_by_its_script, found_by, hunt
 
 NUMBER = 8
 """Most draws have two units; each hang costs a deadline and new ranks."""

@@ -43,7 +43,7 @@ RUN = {
     "known": ("PATH", ("--known",)),
     "python": ("PATH", ("--python",)),
     "against": ("PATH", ("--against",)),
-    "plant": ("MODULE:FUNCTION", ("--plant",)),
+    "injection": ("MODULE:FUNCTION", ("--inject", "--plant")),
 }
 
 DOCUMENT = {
@@ -185,7 +185,7 @@ def test_the_options_of_run() -> None:
         for name, param in params.items()
     }
     assert options == RUN
-    assert params["plant"].hidden
+    assert params["injection"].hidden
     assert {name: param.default for name, param in params.items()} == {
         "properties": None,
         "profile": "dev",
@@ -203,7 +203,7 @@ def test_the_options_of_run() -> None:
         "known": None,
         "python": None,
         "against": None,
-        "plant": None,
+        "injection": None,
     }
 
 

@@ -157,7 +157,7 @@ def test_no_room_may_import_one_that_may_import_it() -> None:
     assert len(list(TopologicalSorter(graph).static_order())) == len(ROOMS)
 
 
-def planted(tmp_path: Path, files: dict[str, str]) -> list[Import]:
+def injected(tmp_path: Path, files: dict[str, str]) -> list[Import]:
     for name, text in files.items():
         path = tmp_path / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,12 +186,12 @@ def planted(tmp_path: Path, files: dict[str, str]) -> list[Import]:
 )
 def test_an_import_against_the_rooms_is_seen(tmp_path: Path, name: str, text: str) -> None:
     files = {f"fsdpfuzz/{part}/__init__": "" for part in ("loop", "case", "cli")}
-    found = planted(tmp_path, {**files, name: text})
+    found = injected(tmp_path, {**files, name: text})
     assert len(against_the_rooms(found)) == 1
 
 
 def test_what_the_rooms_allow_is_let_through(tmp_path: Path) -> None:
-    found = planted(
+    found = injected(
         tmp_path,
         {
             "fsdpfuzz/case/__init__": "from fsdpfuzz.case._x import y\nimport fsdpfuzz.errors",
@@ -210,11 +210,11 @@ def test_what_the_rooms_allow_is_let_through(tmp_path: Path) -> None:
     "text", ["from fsdpfuzz.case import CaseSpec", "from fsdpfuzz.expect import order"]
 )
 def test_a_step_that_a_script_cannot_quote_is_seen(tmp_path: Path, text: str) -> None:
-    assert len(steps_are_plain(planted(tmp_path, {"fsdpfuzz/steps/x": text}))) == 1
+    assert len(steps_are_plain(injected(tmp_path, {"fsdpfuzz/steps/x": text}))) == 1
 
 
 def test_a_reach_into_another_part_is_seen(tmp_path: Path) -> None:
-    found = planted(
+    found = injected(
         tmp_path,
         {
             "fsdpfuzz/loop/_x": "from fsdpfuzz.corpus._entry import decode",
@@ -227,7 +227,7 @@ def test_a_reach_into_another_part_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("last", ["from . import a", "def f():\n    from . import a"])
 def test_a_circle_is_seen(tmp_path: Path, last: str) -> None:
-    found = planted(
+    found = injected(
         tmp_path,
         {
             "fsdpfuzz/case/a": "from fsdpfuzz.case.b import x",
@@ -249,13 +249,13 @@ def test_a_circle_is_seen(tmp_path: Path, last: str) -> None:
 )
 @pytest.mark.parametrize("room", ["loop", "pool", "forkserver", "case", "repro"])
 def test_torch_outside_the_ranks_is_seen(tmp_path: Path, text: str, room: str) -> None:
-    found = planted(tmp_path, {f"fsdpfuzz/{room}/x": text})
+    found = injected(tmp_path, {f"fsdpfuzz/{room}/x": text})
     assert len(torch_outside_the_ranks(found)) == 1
 
 
 def test_hypothesis_at_the_start_is_seen_outside_of_what_draws(tmp_path: Path) -> None:
     text = "def f():\n    from hypothesis import settings\n"
-    early = planted(tmp_path, {"fsdpfuzz/loop/_x": f"import hypothesis\n{text}"})
+    early = injected(tmp_path, {"fsdpfuzz/loop/_x": f"import hypothesis\n{text}"})
     assert len(hypothesis_too_early(early)) == 1
 
 

@@ -1,4 +1,4 @@
-"""What an ablation claims of a planted fault, the scripts of the changed cases show.
+"""What an ablation claims of an injected fault, the scripts of the changed cases show.
 
 In a case without an option that is claimed to be needed, and in surroundings in which it is
 claimed not to show, the script finds nothing; where it is claimed to show, the script shows it.
@@ -54,16 +54,16 @@ class Ranks:
     def pool(self, module: str, world_size: int) -> Pool:
         key = module, world_size
         if key not in self.pools:
-            pool = Pool(world_size, "gloo", plant=f"{module}:{self.fault}")
+            pool = Pool(world_size, "gloo", injection=f"{module}:{self.fault}")
             self.pools[key] = self.stack.enter_context(pool)
         return self.pools[key]
 
     def verdict(self, case: CaseSpec) -> Verdict:
-        return judge(case, self.pool("benchmarks.faults.plants", case.world_size).run(case))
+        return judge(case, self.pool("benchmarks.faults.injections", case.world_size).run(case))
 
     def script_shows(self, case: CaseSpec) -> bool:
         """Whether the script ends with 1 on some rank; it does so with 0 on all others."""
-        seen = self.pool("tests.planted.claims", case.world_size).run(case)
+        seen = self.pool("tests.injected.claims", case.world_size).run(case)
         codes = {report.beyond for report in seen.reports if report is not None}
         assert codes <= {"exit 0", "exit 1"}, seen
         assert len(seen.reports) == case.world_size

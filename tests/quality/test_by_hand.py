@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from fsdpfuzz.case import features
-from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+from tests.injected.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
 
 KEY = "collectives/mismatch/fsdp2:all-gather-less"
 
 
 def test_a_reshard_that_does_nothing(tmp_path: Path) -> None:
-    plant = "benchmarks.faults.plants:fsdp2_reshard_by_hand_ignored"
+    injection = "benchmarks.faults.injections:fsdp2_reshard_by_hand_ignored"
     # Where memory is looked at; by its optimizer's state it takes a longer script to be shown.
-    summary = hunt(plant, tmp_path, property_name="memory", number=150, until=(KEY,))
+    summary = hunt(injection, tmp_path, property_name="memory", number=150, until=(KEY,))
     found = found_by(summary, KEY)
     case = case_of(found)
     assert linears(case) <= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fsdpfuzz.case import features
-from tests.planted.hunting import (
+from tests.injected.hunting import (
     LONGER,
     assert_shown_by_its_script,
     case_of,
@@ -18,8 +18,8 @@ KEY = "grad_parity/mismatch/fsdp1"
 
 
 def test_a_gradient_that_comes_back(tmp_path: Path) -> None:
-    plant = "benchmarks.faults.plants:cleared_gradient_written_back"
-    summary = hunt(plant, tmp_path, apis=("fsdp1",), number=400, until=(KEY,))
+    injection = "benchmarks.faults.injections:cleared_gradient_written_back"
+    summary = hunt(injection, tmp_path, apis=("fsdp1",), number=400, until=(KEY,))
     found = found_by(summary, KEY)
     case = case_of(found)
     assert linears(case) <= 2

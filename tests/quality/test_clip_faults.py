@@ -8,7 +8,7 @@ import pytest
 
 from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.loop import Api
-from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+from tests.injected.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,8 @@ from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by,
     ],
 )
 def test_a_fault_of_clipping(fault: str, api: Api, key: str, tmp_path: Path) -> None:
-    plant = f"tests.planted.clip:{fault}"
-    found = found_by(hunt(plant, tmp_path, apis=(api,), number=120, until=(key,)), key)
+    injection = f"tests.injected.clip:{fault}"
+    found = found_by(hunt(injection, tmp_path, apis=(api,), number=120, until=(key,)), key)
     case = case_of(found)
     assert found.finding.operation == "clip"
     assert linears(case) <= 2

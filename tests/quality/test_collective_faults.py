@@ -22,7 +22,7 @@ from fsdpfuzz.case import (
 from fsdpfuzz.case.units import Precision
 from tests.quality.test_finding_scripts import finding_in, verified
 
-PLANTS = "benchmarks.faults.plants"
+INJECTIONS = "benchmarks.faults.injections"
 LINES = 60
 ITERATION = (Forward(), Backward())
 UNITS = ("0", "1", "2", "")
@@ -84,10 +84,10 @@ def test_a_fault_of_collectives_is_found_and_shown_by_its_script(
     fault: str, tmp_path: Path
 ) -> None:
     case, key = FAULTS[fault]
-    plant = f"{PLANTS}:{fault}"
-    finding = finding_in(case, key, plant)
+    injection = f"{INJECTIONS}:{fault}"
+    finding = finding_in(case, key, injection)
     assert finding.key == key
-    shown = verified(case, finding, tmp_path, plant)
+    shown = verified(case, finding, tmp_path, injection)
     assert shown.reproduced, shown
     gone = verified(case, finding, tmp_path)
     assert gone.outcome == "not reproduced", gone

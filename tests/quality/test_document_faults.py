@@ -80,15 +80,15 @@ FAULTS = {
 }
 
 
-def verdict(example: CaseSpec, plant: str) -> Verdict:
-    with Pool(2, "gloo", plant=plant) as pool:
+def verdict(example: CaseSpec, injection: str) -> Verdict:
+    with Pool(2, "gloo", injection=injection) as pool:
         return judge(example, pool.run(example))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found(fault: str) -> None:
+def test_a_injected_fault_is_found(fault: str) -> None:
     example, key = FAULTS[fault]
-    found = verdict(example, f"tests.quality.planted_documents:{fault}")
+    found = verdict(example, f"tests.quality.injected_documents:{fault}")
     assert any(finding.key.startswith(key) for finding in found.findings), found
 
 

@@ -44,7 +44,7 @@ def pool() -> Iterator[Pool]:
     # Where a gigabyte takes long without any ranks, it may take that much longer from them.
     ceiling = max(CEILING, 20 * seconds_for_a_gigabyte())
     deadlines = Deadlines(floor=0.8, ceiling=ceiling, learning=1, grace_floor=0.3)
-    with Pool(2, "gloo", deadlines=deadlines, plant="tests.misbehaviour:install") as made:
+    with Pool(2, "gloo", deadlines=deadlines, injection="tests.misbehaviour:install") as made:
         assert made.run(quick()).clean
         yield made
 
@@ -185,9 +185,9 @@ CONTROLLER = """
 import sys, time
 from fsdpfuzz.pool import Deadlines, Pool, sigterm_exits
 from tests.misbehaviour import quick
-with sigterm_exits(), Pool(2, "gloo", plant="tests.misbehaviour:install") as pool:
+with sigterm_exits(), Pool(2, "gloo", injection="tests.misbehaviour:install") as pool:
     assert pool.run(quick()).clean
-    with Pool(3, "gloo", plant="tests.misbehaviour:install") as other:
+    with Pool(3, "gloo", injection="tests.misbehaviour:install") as other:
         assert other.run(quick(world_size=3)).clean
         print("ready", flush=True)
         case = quick(sys.argv[1])

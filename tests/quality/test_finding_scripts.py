@@ -9,16 +9,16 @@ import pytest
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.known import Known
-from fsdpfuzz.loop import default_known, plant_launcher
+from fsdpfuzz.loop import default_known, injection_launcher
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.repro import Context, Verification, render
 from fsdpfuzz.verdict import Finding
-from tests.planted.forked import verify_forked
+from tests.injected.forked import verify_forked
 from tests.quality import test_document_faults as document_faults
 from tests.quality import test_state_and_memory_faults as state_faults
 
-DOCUMENTS = "tests.quality.planted_documents"
-STATE = "tests.quality.planted_state"
+DOCUMENTS = "tests.quality.injected_documents"
+STATE = "tests.quality.injected_state"
 FAULTY = [
     (DOCUMENTS, "offload_not_entered"),
     (DOCUMENTS, "one_form_has_other_gradients"),
@@ -48,26 +48,28 @@ KNOWN = [
 ]
 
 
-def finding_in(case: CaseSpec, key: str, plant: str | None) -> Finding:
-    with Pool(case.world_size, "gloo", plant=plant) as pool:
+def finding_in(case: CaseSpec, key: str, injection: str | None) -> Finding:
+    with Pool(case.world_size, "gloo", injection=injection) as pool:
         found = judge(case, pool.run(case)).findings
     return next(finding for finding in found if finding.key.startswith(key))
 
 
 def verified(
-    case: CaseSpec, finding: Finding, folder: Path, plant: str | None = None
+    case: CaseSpec, finding: Finding, folder: Path, injection: str | None = None
 ) -> Verification:
     script = folder / "repro.py"
     script.write_text(render(case, finding, Context(patience=10.0)))
-    return verify_forked(script, case.world_size, "gloo", finding, launcher=plant_launcher(plant))
+    return verify_forked(
+        script, case.world_size, "gloo", finding, launcher=injection_launcher(injection)
+    )
 
 
 @pytest.mark.parametrize(("module", "fault"), FAULTY)
-def test_the_script_of_a_planted_fault(module: str, fault: str, tmp_path: Path) -> None:
+def test_the_script_of_a_injected_fault(module: str, fault: str, tmp_path: Path) -> None:
     case, key = CASES[module][fault]
-    plant = f"{module}:{fault}"
-    finding = finding_in(case, key, plant)
-    shown = verified(case, finding, tmp_path, plant)
+    injection = f"{module}:{fault}"
+    finding = finding_in(case, key, injection)
+    shown = verified(case, finding, tmp_path, injection)
     assert shown.reproduced, shown
     gone = verified(case, finding, tmp_path)
     assert gone.outcome == "not reproduced", gone

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from fsdpfuzz.case import StateDict
 from fsdpfuzz.case.operations import FullParams
-from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+from tests.injected.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
 
 
 def test_what_is_written_is_lost(tmp_path: Path) -> None:
-    plant = "benchmarks.faults.plants:local_shard_not_written"
+    injection = "benchmarks.faults.injections:local_shard_not_written"
     key = "param_parity/mismatch/fsdp1"
-    found = found_by(hunt(plant, tmp_path, number=120, apis=("fsdp1",), until=(key,)), key)
+    found = found_by(hunt(injection, tmp_path, number=120, apis=("fsdp1",), until=(key,)), key)
     case = case_of(found)
     assert linears(case) <= 1
     assert found.finding.operation == "full_params"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from fsdpfuzz.case import anatomy, features
-from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+from tests.injected.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
 
 KEY = "collectives/mismatch/fsdp2"
 
 
 def test_a_unit_that_ends_with_each_of_its_modules(tmp_path: Path) -> None:
-    plant = "benchmarks.faults.plants:fsdp2_group_ends_with_each_module"
-    found = found_by(hunt(plant, tmp_path, number=150, until=(KEY,)), KEY)
+    injection = "benchmarks.faults.injections:fsdp2_group_ends_with_each_module"
+    found = found_by(hunt(injection, tmp_path, number=150, until=(KEY,)), KEY)
     case = case_of(found)
     assert features(case)["grouped"] == "on"
     assert [len(anatomy(case).modules_of(unit)) for unit in anatomy(case).units] == [1, 2]

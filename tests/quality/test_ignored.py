@@ -1,6 +1,6 @@
 """What FSDP ignores is trained as it documents: by each rank, or averaged by the user.
 
-Each fault is planted where FSDP itself would have it, and shown by a script of its own.
+Each fault is injected where FSDP itself would have it, and shown by a script of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fsdpfuzz.case.operations import AverageUnmanaged
 from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.invariants import judge
-from fsdpfuzz.loop import plant_launcher
+from fsdpfuzz.loop import injection_launcher
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.repro import Context, render, verify
 from fsdpfuzz.verdict import Finding, Verdict
@@ -67,8 +67,8 @@ def case(plan: Plan, *program: Op) -> CaseSpec:
     )
 
 
-def judged(given: CaseSpec, plant: str | None = None) -> Verdict:
-    with Pool(2, "gloo", plant=plant) as pool:
+def judged(given: CaseSpec, injection: str | None = None) -> Verdict:
+    with Pool(2, "gloo", injection=injection) as pool:
         return judge(given, pool.run(given))
 
 
@@ -101,17 +101,17 @@ FAULTS: dict[str, tuple[CaseSpec, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_shows_and_so_does_its_script(fault: str, tmp_path: Path) -> None:
     given, key = FAULTS[fault]
-    plant = f"benchmarks.faults.plants:{fault}"
-    found = [f for f in judged(given, plant).findings if f.key.startswith(key)]
-    assert found, [f.key for f in judged(given, plant).findings]
+    injection = f"benchmarks.faults.injections:{fault}"
+    found = [f for f in judged(given, injection).findings if f.key.startswith(key)]
+    assert found, [f.key for f in judged(given, injection).findings]
     assert judged(given).status == "passed"
-    assert_scripted(given, found[0], plant, tmp_path)
+    assert_scripted(given, found[0], injection, tmp_path)
 
 
-def assert_scripted(given: CaseSpec, finding: Finding, plant: str, folder: Path) -> None:
+def assert_scripted(given: CaseSpec, finding: Finding, injection: str, folder: Path) -> None:
     """The script shows the finding under the fault, and only there."""
     script = folder / "script.py"
     script.write_text(render(given, finding, CONTEXT))
-    shown = verify(script, 2, "gloo", finding, launcher=plant_launcher(plant))
+    shown = verify(script, 2, "gloo", finding, launcher=injection_launcher(injection))
     assert shown.reproduced, shown.output
     assert verify(script, 2, "gloo", finding).outcome == "not reproduced"

@@ -107,7 +107,7 @@ FAULTS = ("halved", "summed", "first_lost")
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_gradient_is_found_in_low_precision(fault: str) -> None:
-    with Pool(2, "gloo", plant=f"tests.quality.planted_precision:{fault}") as pool:
+    with Pool(2, "gloo", injection=f"tests.quality.injected_precision:{fault}") as pool:
         for api in ("fsdp1", "fsdp2"):
             for dtype in ("float16", "bfloat16"):
                 given = case(

@@ -68,8 +68,8 @@ FAULTS: dict[str, tuple[CaseSpec, CaseSpec, str]] = {
 }
 
 
-def found_in(case: CaseSpec, plant: str | None) -> list[str]:
-    with Pool(2, "gloo", plant=plant) as pool:
+def found_in(case: CaseSpec, injection: str | None) -> list[str]:
+    with Pool(2, "gloo", injection=injection) as pool:
         return [finding.key for finding in judge(case, pool.run(case)).findings]
 
 
@@ -79,7 +79,7 @@ def test_a_fault_shows_where_the_option_is_told(name: str) -> None:
     check(case)
     if lacks := [needed for needed in needs_of_torch(anatomy(case)) if not public(needed)]:
         pytest.skip(f"this torch has no {', '.join(lacks)}")
-    plant = f"tests.quality.planted_newer:{name}"
-    assert any(found.startswith(key) for found in found_in(case, plant))
+    injection = f"tests.quality.injected_newer:{name}"
+    assert any(found.startswith(key) for found in found_in(case, injection))
     assert found_in(case, None) == []
-    assert found_in(without, plant) == []
+    assert found_in(without, injection) == []

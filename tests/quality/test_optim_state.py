@@ -8,20 +8,22 @@ import pytest
 
 from fsdpfuzz.case.operations import OptimState, Rebuild
 from fsdpfuzz.loop import Api
-from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+from tests.injected.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
 
 
 @pytest.mark.parametrize(
-    ("api", "plant"),
+    ("api", "injection"),
     [
-        ("fsdp1", "benchmarks.faults.plants:optimizer_state_shares_memory"),
-        ("fsdp2", "tests.planted.optim:fsdp2_momenta_of_one_rank"),
+        ("fsdp1", "benchmarks.faults.injections:optimizer_state_shares_memory"),
+        ("fsdp2", "tests.injected.optim:fsdp2_momenta_of_one_rank"),
     ],
 )
-def test_what_is_saved_is_wrong(api: Api, plant: str, tmp_path: Path) -> None:
+def test_what_is_saved_is_wrong(api: Api, injection: str, tmp_path: Path) -> None:
     key = f"optim_state/mismatch/{api}"
     found = found_by(
-        hunt(plant, tmp_path, property_name="state_dict", number=150, apis=(api,), until=(key,)),
+        hunt(
+            injection, tmp_path, property_name="state_dict", number=150, apis=(api,), until=(key,)
+        ),
         key,
     )
     case = case_of(found)

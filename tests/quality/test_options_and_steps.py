@@ -24,30 +24,30 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.operations import OptimState
 from fsdpfuzz.invariants import judge
-from fsdpfuzz.loop import plant_launcher
+from fsdpfuzz.loop import injection_launcher
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.repro import Context, render
 from fsdpfuzz.verdict import Verdict
-from tests.planted.forked import verify_forked
+from tests.injected.forked import verify_forked
 
 CONTEXT = Context(torch="", backend="gloo", environment=())
 ONCE: tuple[Op, ...] = (Forward(), Backward(), Step(), ZeroGrad())
 FLAT = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
 ORIGINAL = Fsdp1Plan(units=(Fsdp1Unit(path="", use_orig_params=True),))
 FSDP2 = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
-LOST = "benchmarks.faults.plants:saved_options_not_loaded"
-SAVED = "tests.planted.optim:saves_another_option"
-GOES_ON = "tests.planted.optim:loads_one_step_more"
+LOST = "benchmarks.faults.injections:saved_options_not_loaded"
+SAVED = "tests.injected.optim:saves_another_option"
+GOES_ON = "tests.injected.optim:loads_one_step_more"
 FAULTS = [
-    (plant, plan, name)
+    (injection, plan, name)
     for plan in (FLAT, ORIGINAL, FSDP2)
-    for plant, name in (
+    for injection, name in (
         (LOST, "optim_loaded[group 0].betas"),
         (SAVED, "optim_options[weight].eps"),
         (GOES_ON, "optim_loaded[weight].step"),
     )
     # The number of steps of a flat parameter is nobody's own.
-    if (plant, plan) != (GOES_ON, FLAT)
+    if (injection, plan) != (GOES_ON, FLAT)
 ]
 
 
@@ -62,28 +62,28 @@ def case(plan: Plan, *program: Op) -> CaseSpec:
     )
 
 
-def judged(given: CaseSpec, plant: str | None = None) -> Verdict:
-    with Pool(2, "gloo", plant=plant) as pool:
+def judged(given: CaseSpec, injection: str | None = None) -> Verdict:
+    with Pool(2, "gloo", injection=injection) as pool:
         return judge(given, pool.run(given))
 
 
-@pytest.mark.parametrize(("plant", "plan", "name"), FAULTS)
-def test_it_shows_though_nothing_comes_after(plant: str, plan: Plan, name: str) -> None:
+@pytest.mark.parametrize(("injection", "plan", "name"), FAULTS)
+def test_it_shows_though_nothing_comes_after(injection: str, plan: Plan, name: str) -> None:
     given = case(plan, *ONCE, OptimState())
-    (finding,) = judged(given, plant).findings
+    (finding,) = judged(given, injection).findings
     assert finding.name == name
     # No ratio of numbers of ranks, which would say that something is averaged or summed.
-    assert plant != LOST or finding.detail == "other"
+    assert injection != LOST or finding.detail == "other"
     assert judged(given).status == "passed"
 
 
-@pytest.mark.parametrize("plant", [LOST, SAVED, GOES_ON])
-def test_a_script_shows_it(plant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("injection", [LOST, SAVED, GOES_ON])
+def test_a_script_shows_it(injection: str, tmp_path: Path) -> None:
     given = case(FSDP2, *ONCE, OptimState())
-    (finding,) = judged(given, plant).findings
+    (finding,) = judged(given, injection).findings
     script = tmp_path / "script.py"
     script.write_text(render(given, finding, CONTEXT))
-    shown = verify_forked(script, 2, "gloo", finding, launcher=plant_launcher(plant))
+    shown = verify_forked(script, 2, "gloo", finding, launcher=injection_launcher(injection))
     assert shown.reproduced, shown.output
     assert verify_forked(script, 2, "gloo", finding).outcome == "not reproduced"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from fsdpfuzz.case import features
-from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+from tests.injected.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
 
 
 def test_an_output_dtype_that_has_no_effect(tmp_path: Path) -> None:
-    plant = "benchmarks.faults.plants:fsdp2_output_dtype_ignored"
+    injection = "benchmarks.faults.injections:fsdp2_output_dtype_ignored"
     key = "no_crash/crash/fsdp2"
-    summary = hunt(plant, tmp_path, property_name="fine_tune", number=120, until=(key,))
+    summary = hunt(injection, tmp_path, property_name="fine_tune", number=120, until=(key,))
     found = found_by(summary, key)
     case = case_of(found)
     assert linears(case) <= 2

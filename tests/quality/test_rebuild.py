@@ -29,11 +29,11 @@ from fsdpfuzz.case import (
     ZeroGrad,
 )
 from fsdpfuzz.invariants import judge
-from fsdpfuzz.loop import plant_launcher
+from fsdpfuzz.loop import injection_launcher
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.repro import Context, render
 from fsdpfuzz.verdict import Verdict
-from tests.planted.forked import verify_forked
+from tests.injected.forked import verify_forked
 
 ROOT1 = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
 NESTED1 = Fsdp1Plan(
@@ -91,8 +91,8 @@ CASES = {
 }
 
 
-def verdict(example: CaseSpec, plant: str | None = None) -> Verdict:
-    with Pool(2, "gloo", plant=plant) as pool:
+def verdict(example: CaseSpec, injection: str | None = None) -> Verdict:
+    with Pool(2, "gloo", injection=injection) as pool:
         return judge(example, pool.run(example))
 
 
@@ -101,7 +101,7 @@ def test_it_goes_on_in_parity(name: str) -> None:
     assert verdict(CASES[name]).status == "passed"
 
 
-PLANTED = (
+INJECTED = (
     ("loses_the_momentum", "fsdp1"),
     ("loses_the_momentum", "fsdp2"),
     # fsdp2's load reads into the very shards of the model, so there is nothing left to set.
@@ -110,12 +110,12 @@ PLANTED = (
 )
 
 
-@pytest.mark.parametrize(("plant", "api"), PLANTED)
-def test_what_is_lost_on_the_way_is_found(plant: str, api: str) -> None:
+@pytest.mark.parametrize(("injection", "api"), INJECTED)
+def test_what_is_lost_on_the_way_is_found(injection: str, api: str) -> None:
     example = CASES[f"{api} to nested"]
-    if plant == "loses_the_momentum":
+    if injection == "loses_the_momentum":
         example = case(example.plan, example.plan)
-    found = verdict(example, f"tests.quality.planted_rebuild:{plant}").findings
+    found = verdict(example, f"tests.quality.injected_rebuild:{injection}").findings
     rebuilt = next(i for i, op in enumerate(example.program) if isinstance(op, Rebuild))
     assert found
     assert min(finding.op for finding in found) > rebuilt
@@ -125,14 +125,14 @@ def test_what_is_lost_on_the_way_is_found(plant: str, api: str) -> None:
 def test_numbers_beside_tensors_are_found_lost_where_they_are_loaded(
     api: str, tmp_path: Path
 ) -> None:
-    plant = "benchmarks.faults.plants:dcp_values_not_set"
+    injection = "benchmarks.faults.injections:dcp_values_not_set"
     example = CASES[f"{api} to nested"]
-    (finding,) = (f for f in verdict(example, plant).findings if f.invariant == "optim_state")
+    (finding,) = (f for f in verdict(example, injection).findings if f.invariant == "optim_state")
     assert finding.operation == "rebuild"
     assert finding.name.startswith("optim_loaded[group 0].")
     script = tmp_path / "repro.py"
     script.write_text(render(example, finding, CONTEXT))
-    shown = verify_forked(script, 2, "gloo", finding, launcher=plant_launcher(plant))
+    shown = verify_forked(script, 2, "gloo", finding, launcher=injection_launcher(injection))
     assert shown.reproduced, shown.output
     assert verify_forked(script, 2, "gloo", finding).outcome == "not reproduced"
 
@@ -140,8 +140,10 @@ def test_numbers_beside_tensors_are_found_lost_where_they_are_loaded(
 def test_a_script_shows_what_a_wrong_plan_of_the_new_model_would_do(tmp_path: Path) -> None:
     """The finding names the unit of the new plan, and the script says that it does not show."""
     example = CASES["fsdp2 to nested"]
-    plant = "tests.quality.planted_rebuild:halves_what_it_saves"
-    finding = next(f for f in verdict(example, plant).findings if f.invariant == "output_parity")
+    injection = "tests.quality.injected_rebuild:halves_what_it_saves"
+    finding = next(
+        f for f in verdict(example, injection).findings if f.invariant == "output_parity"
+    )
     script = tmp_path / "repro.py"
     script.write_text(render(example, finding, CONTEXT))
     assert "get_optimizer_state_dict" in script.read_text()
@@ -149,8 +151,8 @@ def test_a_script_shows_what_a_wrong_plan_of_the_new_model_would_do(tmp_path: Pa
 
 
 def test_findings_behind_it_name_units_of_the_new_plan() -> None:
-    plant = "tests.quality.planted_rebuild:loses_the_momentum"
-    found = verdict(case(ROOT2, NESTED2), plant).findings
+    injection = "tests.quality.injected_rebuild:loses_the_momentum"
+    found = verdict(case(ROOT2, NESTED2), injection).findings
     named = [finding for finding in found if finding.invariant == "param_parity"]
     assert named
     assert {finding.unit for finding in named} <= {"0", "1"}

@@ -8,9 +8,9 @@ import pytest
 
 from fsdpfuzz.case import features
 from fsdpfuzz.loop import Api
-from tests.planted.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
+from tests.injected.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
 
-PLANTS = "tests.planted.replicas"
+INJECTIONS = "tests.injected.replicas"
 
 
 @pytest.mark.parametrize("fault", ["replicas_not_reduced", "replicas_divided_twice"])
@@ -19,7 +19,7 @@ def test_a_fault_of_replicas(fault: str, api: Api, ranks: int, tmp_path: Path) -
     # FSDP1 does not reduce over replicas of one rank anyway, which is known.
     key = f"grad_parity/mismatch/{api}"
     summary = hunt(
-        f"{PLANTS}:{fault}",
+        f"{INJECTIONS}:{fault}",
         tmp_path,
         number=60,
         apis=(api,),
@@ -38,7 +38,7 @@ def test_a_gradient_that_is_cut_along_another_dimension(tmp_path: Path) -> None:
     # One case in about fifty places a parameter so.
     key = "grad_parity/mismatch/fsdp2"
     found = found_by(
-        hunt(f"{PLANTS}:gradient_along_rows", tmp_path, number=200, until=(key,), seed=6), key
+        hunt(f"{INJECTIONS}:gradient_along_rows", tmp_path, number=200, until=(key,), seed=6), key
     )
     case = case_of(found)
     assert linears(case) <= 2

@@ -33,8 +33,8 @@ SETTINGS = settings(
 )
 
 
-def pool_with(plant: str) -> Iterator[Pool]:
-    with Pool(2, "gloo", plant=f"tests.scripts_in_ranks:{plant}") as pool:
+def pool_with(injection: str) -> Iterator[Pool]:
+    with Pool(2, "gloo", injection=f"tests.scripts_in_ranks:{injection}") as pool:
         yield pool
 
 
@@ -82,14 +82,14 @@ def test_a_script_finds_nothing_where_the_ranks_find_nothing(
 
 @pytest.mark.parametrize("api", ["fsdp1", "fsdp2"])
 @pytest.mark.parametrize(
-    ("plant", "told"),
+    ("injection", "told"),
     [
         ("compare_losses_of_another_seed", "script: ["),
         ("check_parity_with_a_wrong_reference", "reproduced: "),
     ],
 )
-def test_a_script_that_does_otherwise_is_noticed(api: str, plant: str, told: str) -> None:
-    with Pool(2, "gloo", plant=f"tests.scripts_in_ranks:{plant}") as pool:
+def test_a_script_that_does_otherwise_is_noticed(api: str, injection: str, told: str) -> None:
+    with Pool(2, "gloo", injection=f"tests.scripts_in_ranks:{injection}") as pool:
         seen = failures(pool.run(single_unit(api)))
     assert seen
     assert told in seen[0]

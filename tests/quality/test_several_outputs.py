@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fsdpfuzz.case import features
-from tests.planted.hunting import (
+from tests.injected.hunting import (
     LONGER,
     assert_shown_by_its_script,
     case_of,
@@ -18,8 +18,8 @@ KEY = "no_crash/crash/fsdp2"
 
 
 def test_a_unit_that_backward_reaches_by_its_second_output(tmp_path: Path) -> None:
-    plant = "benchmarks.faults.plants:fsdp2_first_output_hooked"
-    found = found_by(hunt(plant, tmp_path, number=100, until=(KEY,)), KEY)
+    injection = "benchmarks.faults.injections:fsdp2_first_output_hooked"
+    found = found_by(hunt(injection, tmp_path, number=100, until=(KEY,)), KEY)
     case = case_of(found)
     assert linears(case) <= 2
     assert "outputs" in features(case)["kinds"]

@@ -1,4 +1,4 @@
-"""What is left of a planted fault's case is small, soon, and all of it is needed."""
+"""What is left of an injected fault's case is small, soon, and all of it is needed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fsdpfuzz.loop import Api
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.reduce import alike, simpler
 from fsdpfuzz.verdict import Finding
-from tests.planted.hunting import UNITS, case_of, found_by, hunt
+from tests.injected.hunting import UNITS, case_of, found_by, hunt
 from tests.unit.reduce.samples import nodes, without_a_child, without_an_operation
 
 RUNS = 60
-STATE = "tests.quality.planted_state"
+STATE = "tests.quality.injected_state"
 FAULTS: dict[str, tuple[str, str, str, Api]] = {
     "not averaged, fsdp1": (f"{UNITS}:second_unit_not_averaged", "parity", "grad_parity", "fsdp1"),
     "not averaged, fsdp2": (f"{UNITS}:second_unit_not_averaged", "parity", "grad_parity", "fsdp2"),
@@ -34,10 +34,10 @@ FAULTS: dict[str, tuple[str, str, str, Api]] = {
 @cache
 def smallest(fault: str) -> tuple[CaseSpec, Finding]:
     """The case of a fault as a run saved it, and the finding."""
-    plant, property_name, invariant, api = FAULTS[fault]
+    injection, property_name, invariant, api = FAULTS[fault]
     with tempfile.TemporaryDirectory() as folder:
         summary = hunt(
-            plant,
+            injection,
             Path(folder),
             property_name=property_name,
             number=20,
@@ -51,11 +51,11 @@ def smallest(fault: str) -> tuple[CaseSpec, Finding]:
 
 
 class Ranks:
-    """Ranks under the plant of a fault."""
+    """Ranks under the injection of a fault."""
 
     def __init__(self, fault: str) -> None:
         self._case, self._finding = smallest(fault)
-        self._pool = Pool(self._case.world_size, "gloo", plant=FAULTS[fault][0])
+        self._pool = Pool(self._case.world_size, "gloo", injection=FAULTS[fault][0])
         self._seen: dict[str, bool] = {}
 
     def __enter__(self) -> Ranks:

@@ -89,21 +89,21 @@ FAULTS = {
 }
 
 
-def verdict(example: CaseSpec, plant: str | None) -> Verdict:
-    with Pool(2, "gloo", plant=plant) as pool:
+def verdict(example: CaseSpec, injection: str | None) -> Verdict:
+    with Pool(2, "gloo", injection=injection) as pool:
         return judge(example, pool.run(example))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found(fault: str) -> None:
+def test_a_injected_fault_is_found(fault: str) -> None:
     example, key = FAULTS[fault]
-    found = verdict(example, f"tests.quality.planted_state:{fault}")
+    found = verdict(example, f"tests.quality.injected_state:{fault}")
     assert any(finding.key.startswith(key) for finding in found.findings), found
 
 
 def test_a_unit_left_whole_is_found_also_without_synchronisation() -> None:
-    plant = "benchmarks.faults.plants:fsdp1_accumulation_never_frees"
-    found = verdict(ACCUMULATING, plant).findings
+    injection = "benchmarks.faults.injections:fsdp1_accumulation_never_frees"
+    found = verdict(ACCUMULATING, injection).findings
     assert ("resharded_after_backward/leak/fsdp1", 1) in {(f.key, f.op) for f in found}
     # The unit is not gathered again, either.
     assert {f.invariant for f in found} == {"resharded_after_backward", "collectives"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fsdpfuzz.case.divide_factor import DivideFactor
 from fsdpfuzz.case.micro_batches import MicroBatches
-from tests.planted.hunting import (
+from tests.injected.hunting import (
     LONGER,
     assert_shown_by_its_script,
     case_of,
@@ -15,13 +15,13 @@ from tests.planted.hunting import (
     linears,
 )
 
-PLANTS = "benchmarks.faults.plants"
+INJECTIONS = "benchmarks.faults.injections"
 KEY = "grad_parity/mismatch/fsdp2"
 
 
 def test_a_fault_of_a_deferred_all_reduce(tmp_path: Path) -> None:
-    plant = f"{PLANTS}:fsdp2_deferred_gradients_dropped"
-    found = found_by(hunt(plant, tmp_path, number=150, until=(KEY,)), KEY)
+    injection = f"{INJECTIONS}:fsdp2_deferred_gradients_dropped"
+    found = found_by(hunt(injection, tmp_path, number=150, until=(KEY,)), KEY)
     case = case_of(found)
     assert linears(case) <= 2
     assert case.micro_batches == MicroBatches(all_reduce_only=True)
@@ -29,8 +29,8 @@ def test_a_fault_of_a_deferred_all_reduce(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_a_divide_factor(tmp_path: Path) -> None:
-    plant = f"{PLANTS}:fsdp2_divide_factor_of_one_shard"
-    found = found_by(hunt(plant, tmp_path, number=200, until=(KEY,)), KEY)
+    injection = f"{INJECTIONS}:fsdp2_divide_factor_of_one_shard"
+    found = found_by(hunt(injection, tmp_path, number=200, until=(KEY,)), KEY)
     case = case_of(found)
     assert linears(case) <= 2
     assert case.micro_batches is None

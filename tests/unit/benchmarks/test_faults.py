@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import FAULTS, Edit, EditError, Fault, changed_code, plant, plants
+from benchmarks.faults import FAULTS, Edit, EditError, Fault, changed_code, inject, injections
 from benchmarks.sensitivity import broken_bounds, ranks_for
 
 HERE = f"{__name__}:"
@@ -35,10 +35,10 @@ def test_there_are_enough_of_all_sorts() -> None:
     assert all(name.isidentifier() for name in FAULTS)
 
 
-def test_a_plant_is_called_like_its_fault() -> None:
-    assert callable(plants.fsdp1_no_shard_not_reduced)
+def test_an_injection_is_called_like_its_fault() -> None:
+    assert callable(injections.fsdp1_no_shard_not_reduced)
     with pytest.raises(AttributeError, match="there is no fault 'nonsense'"):
-        getattr(plants, "nonsense")  # noqa: B009 (an attribute that is not there)
+        getattr(injections, "nonsense")  # noqa: B009 (an attribute that is not there)
 
 
 class Base:
@@ -73,7 +73,7 @@ def countdown(number: int) -> int:
 def test_a_function_that_calls_itself_still_does() -> None:
     code = countdown.__code__
     try:
-        plant(fault(Edit(HERE + "countdown", "0", "7")))
+        inject(fault(Edit(HERE + "countdown", "0", "7")))
         assert countdown(3) == 7
         assert countdown.__code__.co_name == "countdown"
     finally:
@@ -98,11 +98,11 @@ def test_whoever_holds_the_function_runs_the_changed_code() -> None:
     held = Derived().value
     assert held() == 4
     where = HERE + "Derived.value"
-    plant(fault(Edit(where, "super().value() + one", "super().value() - one + 7")))
+    inject(fault(Edit(where, "super().value() + one", "super().value() - one + 7")))
     assert held() == 14
-    plant(fault(Edit(where, "super().value() + one", "one")))  # closes over its class no longer
+    inject(fault(Edit(where, "super().value() + one", "one")))  # closes over its class no longer
     assert held() == 2
-    plant(fault(Edit(HERE + "Derived.fixed", "return 'as it is'", "return 'changed'")))
+    inject(fault(Edit(HERE + "Derived.fixed", "return 'as it is'", "return 'changed'")))
     assert Derived().fixed == "changed"
 
 

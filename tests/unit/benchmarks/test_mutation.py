@@ -1,12 +1,12 @@
-"""Mutants are changes of one line each, and can all be planted."""
+"""Mutants are changes of one line each, and can all be injected."""
 
 from __future__ import annotations
 
 import pytest
 
 from benchmarks.faults._edit import definition, function_at
-from benchmarks.mutation import MODULES, _changes, _described, functions, plant
-from benchmarks.mutation import __getattr__ as plant_named
+from benchmarks.mutation import MODULES, _changes, _described, functions, inject
+from benchmarks.mutation import __getattr__ as injection_named
 
 MODULE = MODULES.index("torch.distributed.fsdp._fully_shard._fsdp_common")
 WHERE = f"{MODULES[MODULE]}:_chunk_with_empty"
@@ -20,29 +20,29 @@ def test_each_mutant_is_another_text_of_the_statement_at_its_line() -> None:
             assert before != after
 
 
-def test_all_of_a_module_can_be_planted() -> None:
-    planted = 0
+def test_all_of_a_module_can_be_injected() -> None:
+    injected = 0
     for where in functions(MODULES[MODULE]):
         function = function_at(where)
         code = function.__code__
         for index in range(sum(1 for _ in _changes(definition(where)))):
             try:
-                plant(where, index)
+                inject(where, index)
                 assert function.__code__ != code
             finally:
                 function.__code__ = code
-            planted += 1
-    assert planted > 20
+            injected += 1
+    assert injected > 20
 
 
-def test_a_mutant_is_planted_by_its_id() -> None:
+def test_a_mutant_is_injected_by_its_id() -> None:
     function = function_at(WHERE)
     code = function.__code__
     number = functions(MODULES[MODULE]).index(WHERE)
     try:
-        plant_named(f"m{MODULE}_{number}_0")(None)
+        injection_named(f"m{MODULE}_{number}_0")(None)
         assert function.__code__ != code
     finally:
         function.__code__ = code
     with pytest.raises(AttributeError):
-        plant_named("nonsense")
+        injection_named("nonsense")

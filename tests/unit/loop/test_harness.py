@@ -44,7 +44,7 @@ def raised(stage: str, *, ours: bool = False, text: str = "no") -> Raised:
         frame="torch/x.py:f",
         documented=False,
         ours=ours,
-        traceback="Traceback: planted",
+        traceback="Traceback: injected",
     )
 
 
@@ -164,7 +164,7 @@ def test_a_harness_error_that_stays_is_tried_on_fresh_ranks_and_is_no_finding(be
     ((case, reason, words),) = bench.archive.harness_errors
     assert case == CASE
     assert "reference-float64" in reason
-    assert words.count("Traceback: planted") == 3
+    assert words.count("Traceback: injected") == 3
     assert "9.9.9" in words
 
 
@@ -182,13 +182,13 @@ def test_what_comes_of_fresh_ranks_stands(bench: Bench) -> None:
 
 def test_an_error_of_the_judge_is_a_harness_error(bench: Bench) -> None:
     def judge(_case: CaseSpec, _seen: Observation) -> None:
-        raise KeyError("planted")
+        raise KeyError("injected")
 
     bench.judge = judge  # type: ignore[assignment]
     with bench.session() as session:
         assert session.examine(CASE).verdict.status == "harness error"
     ((_, reason, words),) = bench.archive.harness_errors
-    assert reason == "KeyError: 'planted' [judging]"
+    assert reason == "KeyError: 'injected' [judging]"
     assert "in judge" in words
 
 
@@ -246,7 +246,7 @@ def test_everything_that_helps_to_mend_it_is_on_disk(tmp_path: Path) -> None:
     assert read_entry(path).case == CASE
     assert read_entry(path).origin == "harness error: why"
     told = path.with_suffix(".txt").read_text()
-    for text in ("why", "gloo", "Traceback: planted", "last words", "a stack", "of the judge"):
+    for text in ("why", "gloo", "Traceback: injected", "last words", "a stack", "of the judge"):
         assert text in told
 
 

@@ -131,12 +131,12 @@ def test_a_flaky_one_is_tried_several_times_and_not_ablated(
     assert "failed 3 of 10 runs" in script.path.read_text()
 
 
-def test_a_planted_fault_is_planted_under_the_script_too(
+def test_a_injected_fault_is_injected_under_the_script_too(
     bench: Bench, runner: Runner, tmp_path: Path
 ) -> None:
-    with bench.session(plant="tests.planted.units:second_unit_not_averaged") as session:
+    with bench.session(injection="tests.injected.units:second_unit_not_averaged") as session:
         written(session, tmp_path)
-    assert runner.calls[0]["launcher"][-1] == "tests.planted.units:second_unit_not_averaged"
+    assert runner.calls[0]["launcher"][-1] == "tests.injected.units:second_unit_not_averaged"
 
 
 def test_what_cannot_be_written_costs_the_script_only(

@@ -71,7 +71,7 @@ def test_the_guess_counts_what_is_visible(
 def test_ranks_on_gloo_are_started_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the ranks themselves say of their environment, with GPUs offered."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with Pool(2, "gloo", plant="tests.misbehaviour:install_telling") as pool:
+    with Pool(2, "gloo", injection="tests.misbehaviour:install_telling") as pool:
         reports = [report for report in pool.run(quick()).reports if report is not None]
         assert [report.subjects[0].warnings for report in reports] == [("", "cpu")] * 2
         assert pool.gpus == 0

@@ -35,13 +35,13 @@ from tests.misbehaviour import quick
 pytestmark = pytest.mark.alone
 
 
-PLANT = "tests.misbehaviour:install"
+INJECTION = "tests.misbehaviour:install"
 SHORT = Deadlines(floor=1.0, ceiling=20.0, learning=1)
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(2, "gloo", deadlines=SHORT, plant=PLANT) as made:
+    with Pool(2, "gloo", deadlines=SHORT, injection=INJECTION) as made:
         yield made
 
 
@@ -88,8 +88,8 @@ def test_a_case_that_was_begun_and_not_asked_for_is_given_up(pool: Pool) -> None
 
 
 def test_a_rank_that_decodes_another_case_says_so() -> None:
-    plant = "tests.misbehaviour:install_mishearing"
-    with Pool(2, "gloo", deadlines=SHORT, plant=plant) as pool:
+    injection = "tests.misbehaviour:install_mishearing"
+    with Pool(2, "gloo", deadlines=SHORT, injection=injection) as pool:
         raised = dict(pool.run(quick()).raised())
     assert set(raised) == {1}
     assert raised[1].type == "ContractError"
@@ -103,7 +103,7 @@ def test_cases_that_are_equal_as_numbers_are_told_apart_on_fresh_ranks_and_on_ol
     first, second = (
         msgspec.structs.replace(quick(), plan=Fsdp2Plan(units=(unit,))) for unit in units
     )
-    with Pool(2, "gloo", deadlines=SHORT, plant="tests.misbehaviour:install_idle") as pool:
+    with Pool(2, "gloo", deadlines=SHORT, injection="tests.misbehaviour:install_idle") as pool:
         assert pool.run(first).clean
         pool.close()  # fresh ranks remember nothing, the controller does
         seen = [pool.run(case) for case in (second, first, second)]
@@ -165,7 +165,7 @@ def test_a_case_of_any_size_arrives_whole(pool: Pool) -> None:
 
 def test_patience_waits_for_the_ceiling() -> None:
     bounds = Deadlines(floor=0.2, ceiling=1.5, learning=1, factor=1.0)
-    with Pool(2, "gloo", deadlines=bounds, plant=PLANT) as pool:
+    with Pool(2, "gloo", deadlines=bounds, injection=INJECTION) as pool:
         assert pool.run(quick()).clean
         assert pool.run(quick()).clean
         short, long = (pool.run(quick("all_hang"), patience=patience) for patience in (False, True))
@@ -178,7 +178,7 @@ def test_patience_waits_for_the_ceiling() -> None:
 def test_other_world_sizes_run_beside_it(pool: Pool, world_size: int) -> None:
     pool.start()
     pids = pool.pids
-    with Pool(world_size, "gloo", deadlines=SHORT, plant=PLANT) as other:
+    with Pool(world_size, "gloo", deadlines=SHORT, injection=INJECTION) as other:
         seen = other.run(quick(world_size=world_size))
         assert seen.clean
         assert len(seen.reports) == len(other.pids) == world_size
@@ -193,22 +193,27 @@ def test_a_case_for_another_world_size_is_not_run(pool: Pool) -> None:
 
 def test_ranks_that_cannot_start_are_tried_twice() -> None:
     with (
-        Pool(2, "gloo", deadlines=SHORT, plant="tests.misbehaviour:refuse") as pool,
-        pytest.raises(PoolError, match=r"2 times.*planted: not ready"),
+        Pool(2, "gloo", deadlines=SHORT, injection="tests.misbehaviour:refuse") as pool,
+        pytest.raises(PoolError, match=r"2 times.*injected: not ready"),
     ):
         pool.run(quick())
     assert pool.pids == ()
 
 
 def test_ranks_that_start_at_the_second_try_are_good() -> None:
-    with Pool(2, "gloo", deadlines=SHORT, plant="tests.misbehaviour:refuse_once") as pool:
+    with Pool(2, "gloo", deadlines=SHORT, injection="tests.misbehaviour:refuse_once") as pool:
         assert pool.run(quick()).clean
         assert pool.restarts == 1
 
 
-@pytest.mark.parametrize("plant", ["nonsense", "no.such.module:f", "tests.misbehaviour:nothing"])
-def test_a_plant_that_is_not_there_is_said(plant: str) -> None:
-    with Pool(2, "gloo", plant=plant) as pool, pytest.raises(PoolError, match="did not start"):
+@pytest.mark.parametrize(
+    "injection", ["nonsense", "no.such.module:f", "tests.misbehaviour:nothing"]
+)
+def test_an_injection_that_is_not_there_is_said(injection: str) -> None:
+    with (
+        Pool(2, "gloo", injection=injection) as pool,
+        pytest.raises(PoolError, match="did not start"),
+    ):
         pool.start()
 
 
@@ -232,7 +237,7 @@ def test_an_interrupted_case_leaves_a_usable_pool(pool: Pool) -> None:
 
 def test_closing_is_final_for_ranks_and_folder_and_may_be_repeated(tmp_path: Path) -> None:
     workdir = tmp_path / "with a space" / "ranks"
-    pool = Pool(2, "gloo", deadlines=SHORT, plant=PLANT, workdir=workdir)
+    pool = Pool(2, "gloo", deadlines=SHORT, injection=INJECTION, workdir=workdir)
     assert pool.run(quick()).clean
     pids = pool.pids
     (folder,) = workdir.iterdir()
@@ -244,7 +249,7 @@ def test_closing_is_final_for_ranks_and_folder_and_may_be_repeated(tmp_path: Pat
 
 
 def test_a_restart_leaves_no_file_and_no_descriptor(tmp_path: Path) -> None:
-    with Pool(2, "gloo", deadlines=SHORT, plant=PLANT, workdir=tmp_path) as pool:
+    with Pool(2, "gloo", deadlines=SHORT, injection=INJECTION, workdir=tmp_path) as pool:
         pool.run(quick("all_raise"))
         (folder,) = tmp_path.iterdir()
         files, descriptors = sorted(folder.iterdir()), len(list(Path("/proc/self/fd").iterdir()))
@@ -283,7 +288,7 @@ def test_every_collective_of_fsdp_is_counted_once(plan: Fsdp1Plan | Fsdp2Plan) -
 
 
 def test_a_collective_that_calls_another_is_counted_once() -> None:
-    with Pool(2, "gloo", plant="tests.misbehaviour:install_aliases") as pool:
+    with Pool(2, "gloo", injection="tests.misbehaviour:install_aliases") as pool:
         seen = pool.run(quick())
     for report in seen.reports:
         assert report is not None
@@ -310,7 +315,7 @@ import sys
 from fsdpfuzz.pool import Pool, probe_machine
 from tests.misbehaviour import quick
 probe_machine()
-with Pool(2, "gloo", plant="tests.misbehaviour:install") as pool:
+with Pool(2, "gloo", injection="tests.misbehaviour:install") as pool:
     assert pool.run(quick()).clean
     assert not pool.run(quick("all_raise")).clean
 print([name for name in ("torch", "numpy", "hypothesis") if name in sys.modules])

@@ -181,10 +181,10 @@ def test_where_a_kernel_fails_is_not_told() -> None:
         (raising(RuntimeError("DefaultCPUAllocator: can't allocate memory: you ...")), True),
         (raising(OSError(errno.ENOSPC, "No space left on device")), True),
         (raising(OSError(errno.EPIPE, "Broken pipe")), False),
-        (raising(RuntimeError("planted")), False),
+        (raising(RuntimeError("injected")), False),
         (while_comparing(ILLEGAL), False),
         (while_comparing("CUDA error: out of memory"), True),
-        (while_comparing("planted"), True),
+        (while_comparing("injected"), True),
     ],
 )
 def test_what_is_ours_is_told_from_what_the_training_raises(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdpfuzz.loop import plant_launcher
+from fsdpfuzz.loop import injection_launcher
 from fsdpfuzz.verdict import Finding
-from tests.planted.forked import verify_forked
+from tests.injected.forked import verify_forked
 from tests.unit.repro.test_verify import GRAD, HANG
 
 HEAD = "import os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
@@ -42,18 +42,18 @@ def test_what_came_of_a_script(body: str, finding: Finding, outcome: str, tmp_pa
 
 
 def nothing_is_reduced(_: object) -> None:
-    """A fault to plant."""
+    """A fault to inject."""
     import torch.distributed as dist
 
     vars(dist)["all_reduce"] = id
 
 
-def test_a_plant_is_under_it(tmp_path: Path) -> None:
+def test_an_injected_fault_is_under_it(tmp_path: Path) -> None:
     script = tmp_path / "repro.py"
     script.write_text(
         f"{HEAD}import torch\nt = torch.ones(1)\ndist.all_reduce(t)\n"
         "if t != 2:\n    raise SystemExit('reproduced: not reduced')\nprint('not reproduced')\n"
     )
-    planted = plant_launcher(f"{__name__}:{nothing_is_reduced.__name__}")
-    assert verify_forked(script, 2, "gloo", GRAD, launcher=planted).outcome == "reproduced"
+    injected = injection_launcher(f"{__name__}:{nothing_is_reduced.__name__}")
+    assert verify_forked(script, 2, "gloo", GRAD, launcher=injected).outcome == "reproduced"
     assert verify_forked(script, 2, "gloo", GRAD).outcome == "not reproduced"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def install_averaging(env: RankEnv) -> None:
-    """Plants `averaged`."""
+    """Injects `averaged`."""
     from fsdpfuzz.ranks import _worker
 
     _worker.run_case = averaged

@@ -18,8 +18,8 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_ranks_average_what_they_have(world_size: int) -> None:
-    plant = "tests.unit.steps.in_ranks:install_averaging"
-    with Pool(world_size, "gloo", plant=plant) as pool:
+    injection = "tests.unit.steps.in_ranks:install_averaging"
+    with Pool(world_size, "gloo", injection=injection) as pool:
         seen = pool.run(quick(world_size=world_size))
     ranks = range(world_size)
     mean = sum(rank + 1 for rank in ranks) / world_size

@@ -1,4 +1,4 @@
-"""Short hunts for planted faults, and what their findings have to come with."""
+"""Short hunts for injected faults, and what their findings have to come with."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from fsdpfuzz.loop import (
     run,
     write_script,
 )
-from tests.planted.forked import verify_forked
+from tests.injected.forked import verify_forked
 
-UNITS = "tests.planted.units"
+UNITS = "tests.injected.units"
 MAX_LINES = 60
 LONGER = 75
 """Of a script that needs a second iteration, or modules of its own, whatever it is about."""
 
 
 def hunt(
-    plant: str,
+    injection: str,
     folder: Path,
     *,
     property_name: str = "parity",
@@ -47,7 +47,7 @@ def hunt(
     until: tuple[str, ...] = (),
     seed: int = 5,
 ) -> Summary:
-    """A run under a plant; a finding is reduced in ``tries`` runs of a case at most.
+    """A run under an injection; a finding is reduced in ``tries`` runs of a case at most.
 
     It ends before ``number`` examples once it has new findings whose keys start with each of
     ``until``, reduced and scripted.
@@ -61,7 +61,7 @@ def hunt(
             offers=here.offers,
             output=folder,
             known=default_known(),
-            plant=plant,
+            injection=injection,
             seed=seed,
             profile=profile,
         ),

@@ -1,8 +1,8 @@
-"""Runs a standalone script with a fault planted, as one rank under torchrun.
+"""Runs a standalone script with a fault injected, as one rank under torchrun.
 
-    torchrun --nproc-per-node N -m fsdpfuzz.ranks.under_plant MODULE:FUNCTION SCRIPT
+    torchrun --nproc-per-node N -m fsdpfuzz.ranks.under_injection MODULE:FUNCTION SCRIPT
 
-A script that was made of a planted fault shows it only where the fault is.
+A script that was made of an injected fault shows it only where the fault is.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.wire import FlightRecorder
 
 
-def main(plant: str, script: str) -> None:
-    """Calls the plant with the `RankEnv` that a pool would give it, then runs the script."""
+def main(injection: str, script: str) -> None:
+    """Calls the injection with the `RankEnv` that a pool would give it, then runs the script."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cuda = torch.cuda.device_count() >= ranks
     with tempfile.TemporaryDirectory() as folder:
@@ -33,7 +33,7 @@ def main(plant: str, script: str) -> None:
             flight=FlightRecorder(Path(folder) / "flight"),
             folder=Path(folder),
         )
-        module, _, function = plant.partition(":")
+        module, _, function = injection.partition(":")
         getattr(importlib.import_module(module), function)(env)
         sys.argv = [script]
         runpy.run_path(script, run_name="__main__")

@@ -31,7 +31,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank is to do."""
 
     script: str
-    plant: str
+    injection: str
     environment: dict[str, str]
 
 
@@ -67,7 +67,7 @@ def verify_forked(
 
 
 def _run(
-    script: Path, world_size: int, finding: Finding | None, timeout: float, plant: str
+    script: Path, world_size: int, finding: Finding | None, timeout: float, injection: str
 ) -> Verification:
     server = ForkServer.get(gpus=False)
     began = time.monotonic()
@@ -78,7 +78,7 @@ def _run(
             stack.enter_context(ours)
             stack.enter_context(theirs)
         fds = [fd for _, theirs in pairs for fd in (theirs.fileno(), output.fileno())]
-        pids = server.fork("tests.planted.forked:main", _parts(script, world_size, plant), fds)
+        pids = server.fork("tests.injected.forked:main", _parts(script, world_size, injection), fds)
         try:
             ends = _ends(server, pids, began + timeout)
         finally:
@@ -106,7 +106,7 @@ def _ends(server: ForkServer, pids: Sequence[int], until: float) -> list[int | N
     return list(ends.values())
 
 
-def _parts(script: Path, world_size: int, plant: str) -> list[Part]:
+def _parts(script: Path, world_size: int, injection: str) -> list[Part]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -114,7 +114,7 @@ def _parts(script: Path, world_size: int, plant: str) -> list[Part]:
     return [
         Part(
             script=str(script),
-            plant=plant,
+            injection=injection,
             environment={**told, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(world_size)
@@ -123,14 +123,14 @@ def _parts(script: Path, world_size: int, plant: str) -> list[Part]:
 
 def main(given: bytes, channel: socket.socket) -> None:
     """One rank, in the process that was forked for it."""
-    from fsdpfuzz.ranks import under_plant
+    from fsdpfuzz.ranks import under_injection
 
     part = msgspec.json.decode(given, type=Part)
     os.environ.update(part.environment)
     sys.argv = [part.script]
     try:
-        if part.plant:
-            under_plant.main(part.plant, part.script)
+        if part.injection:
+            under_injection.main(part.injection, part.script)
         else:
             runpy.run_path(part.script, run_name="__main__")
     except SystemExit as end:

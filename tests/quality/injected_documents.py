@@ -129,5 +129,5 @@ def iterations_do_not_end(_: RankEnv) -> None:
 
 
 def _put(owner: Any, name: str, value: object) -> None:
-    getattr(owner, name)  # a plant in a place that is gone would test nothing
+    getattr(owner, name)  # an injection in a place that is gone would test nothing
     setattr(owner, name, value)

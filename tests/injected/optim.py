@@ -1,4 +1,4 @@
-"""A fault of optimizer state dicts, planted where torch itself would have it."""
+"""A fault of optimizer state dicts, injected where torch itself would have it."""
 
 from __future__ import annotations
 

@@ -47,5 +47,5 @@ def what_autograd_left_is_not_finished(_: RankEnv) -> None:
 
 
 def _put(owner: Any, name: str, value: object) -> None:
-    getattr(owner, name)  # a plant in a place that is gone would test nothing
+    getattr(owner, name)  # an injection in a place that is gone would test nothing
     setattr(owner, name, value)

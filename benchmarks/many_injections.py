@@ -1,4 +1,4 @@
-"""Runs of many plants side by side, each in a process of its own, kept in a file of JSON lines.
+"""Runs of many injections side by side, each in a process of its own, kept in a file of JSON lines.
 
 A line is written when its run is over. What the file holds already is not run again, so that a
 bench that was cut off goes on where it was.
@@ -31,11 +31,11 @@ GRACE = 150.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run of one plant."""
+    """One run of one injection."""
 
     id: str
     kind: Literal["hunt", "kill", "seeds"]
-    plant: str | None
+    injection: str | None
     world_size: int = 2
 
 
@@ -97,12 +97,12 @@ class Bench:
 
 def run_job(job: Job, options: argparse.Namespace, limit: float) -> Record:
     """Runs one to its end; what it printed, or why it printed nothing."""
-    words = [sys.executable, "-m", "benchmarks.one_plant", job.kind]
+    words = [sys.executable, "-m", "benchmarks.one_injection", job.kind]
     words += ["--world-size", str(job.world_size)]
     for name in ("examples", "after", "seconds", "shrink_seconds", "seed", "backend"):
         words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
-    if job.plant is not None:
-        words += ["--plant", job.plant]
+    if job.injection is not None:
+        words += ["--inject", job.injection]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     process = subprocess.Popen(
@@ -128,8 +128,8 @@ def run_job(job: Job, options: argparse.Namespace, limit: float) -> Record:
 
 
 def add_options(parser: argparse.ArgumentParser, path: Path) -> None:
-    """The options that all benches of plants have."""
-    from benchmarks.one_plant import add_bounds
+    """The options that all benches of injections have."""
+    from benchmarks.one_injection import add_bounds
 
     parser.add_argument("--jobs", type=int, default=jobs_for("gloo"))
     parser.add_argument("--only", nargs="+", metavar="ID", default=[])

@@ -18,7 +18,7 @@ def lie(case: CaseSpec, env: RankEnv) -> RankReport:
     steps = [op for op, request in enumerate(case.program) if request.__class__.__name__ == "Step"]
     subject = Subject(
         units=units,
-        frozen_with_grad=("planted",) if len(units) >= 2 else (),
+        frozen_with_grad=("injected",) if len(units) >= 2 else (),
         unit_states=tuple(UnitState(op=op, unsharded=units[:1]) for op in steps[2:3]),
     )
     return RankReport(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.one_plant import standing_for
+from benchmarks.one_injection import standing_for
 from fsdpfuzz.loop import Counts, Found, RunStarted, Summary
 from fsdpfuzz.verdict import Finding
 

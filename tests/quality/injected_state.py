@@ -1,4 +1,4 @@
-"""Faults of saving and loading, planted in the ranks in the way FSDP itself could break."""
+"""Faults of saving and loading, injected in the ranks in the way FSDP itself could break."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _after_gathering(change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def _put(owner: Any, name: str, value: object) -> None:
-    getattr(owner, name)  # a plant in a place that is gone would test nothing
+    getattr(owner, name)  # an injection in a place that is gone would test nothing
     setattr(owner, name, value)
 
 

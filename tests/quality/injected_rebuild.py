@@ -1,4 +1,4 @@
-"""Faults of a training that is taken up again, planted in the ranks."""
+"""Faults of a training that is taken up again, injected in the ranks."""
 
 from __future__ import annotations
 

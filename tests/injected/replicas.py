@@ -1,4 +1,4 @@
-"""Faults of replicas and of placements, planted where FSDP itself would have them."""
+"""Faults of replicas and of placements, injected where FSDP itself would have them."""
 
 from __future__ import annotations
 

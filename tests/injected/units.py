@@ -1,4 +1,4 @@
-"""Faults of single units, planted in the ranks where FSDP itself would have them.
+"""Faults of single units, injected in the ranks where FSDP itself would have them.
 
 Units are counted per case, in the order in which FSDP makes them.
 """
@@ -82,7 +82,7 @@ def two_at_once(env: RankEnv) -> None:
 
 
 def _fail(*_: Tensor) -> None:
-    raise RuntimeError("planted: the reduce-scatter failed")
+    raise RuntimeError("injected: the reduce-scatter failed")
 
 
 def _in_place_of_reduce_scatter(unit: int, scatter: Scatter) -> None:
@@ -96,7 +96,7 @@ def _in_place_of_reduce_scatter(unit: int, scatter: Scatter) -> None:
         reduce1(state, handle)
 
     def faulty2(params: list[Any], *given: Any, **options: Any) -> Any:
-        group = params[0]._planted_group
+        group = params[0]._injected_group
         if number(group) == unit:
             group._reduce_scatter_comm.__class__ = _comm_like(group._reduce_scatter_comm, scatter)
         return reduce2(params, *given, **options)
@@ -109,7 +109,7 @@ def _comm_like(comm: Any, scatter: Scatter) -> type:
     def call(self: Any, output_tensor: Tensor, input_tensor: Tensor, *_: Any, **__: Any) -> None:
         scatter(output_tensor, input_tensor)
 
-    return type("Planted", (type(comm),), {"__call__": call})
+    return type("Injected", (type(comm),), {"__call__": call})
 
 
 def _count_units() -> Callable[[Any], int]:
@@ -124,7 +124,7 @@ def _count_units() -> Callable[[Any], int]:
     _worker.run_case = counting
     for kind in (FlatParamHandle, FSDPParamGroup):
         _number(kind, made)
-    return lambda unit: unit._planted_number
+    return lambda unit: unit._injected_number
 
 
 def _number(kind: Any, made: list[int]) -> None:
@@ -132,14 +132,14 @@ def _number(kind: Any, made: list[int]) -> None:
 
     def numbered(self: Any, *given: Any, **options: Any) -> None:
         initialise(self, *given, **options)
-        self._planted_number = made[0]
+        self._injected_number = made[0]
         made[0] += 1
         for parameter in getattr(self, "fsdp_params", ()):
-            parameter._planted_group = self
+            parameter._injected_group = self
 
     _put(kind, "__init__", numbered)
 
 
 def _put(owner: Any, name: str, value: object) -> None:
-    getattr(owner, name)  # a plant in a place that is gone would test nothing
+    getattr(owner, name)  # an injection in a place that is gone would test nothing
     setattr(owner, name, value)

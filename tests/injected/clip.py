@@ -1,4 +1,4 @@
-"""Faults of clipping, planted where FSDP itself would have them."""
+"""Faults of clipping, injected where FSDP itself would have them."""
 
 from __future__ import annotations
 

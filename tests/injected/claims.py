@@ -16,13 +16,13 @@ from tests.scripts_in_ranks import run_script
 
 
 def __getattr__(name: str) -> Callable[[RankEnv], None]:
-    from benchmarks.faults import FAULTS, plant
+    from benchmarks.faults import FAULTS, inject
 
     if name not in FAULTS:
         raise AttributeError(name)
 
     def install(_: RankEnv) -> None:
-        plant(FAULTS[name])
+        inject(FAULTS[name])
         _worker.run_case = scripted
 
     return install

@@ -1,4 +1,4 @@
-"""A fault planted in one unit is found, shrunk to next to nothing, and shown by a script."""
+"""A fault injected in one unit is found, shrunk to next to nothing, and shown by a script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fsdpfuzz.case import Backward, Step
-from tests.planted.hunting import (
+from tests.injected.hunting import (
     UNITS,
     assert_shown_by_its_script,
     case_of,
@@ -16,13 +16,13 @@ from tests.planted.hunting import (
     linears,
 )
 
-STATE = "tests.quality.planted_state"
+STATE = "tests.quality.injected_state"
 LINES = 60
 """Of a script with two units, of which one may lie in an adapter."""
 
 
 @pytest.mark.parametrize(
-    ("plant", "property_name", "key"),
+    ("injection", "property_name", "key"),
     [
         (f"{UNITS}:second_unit_not_averaged", "parity", "grad_parity/mismatch/fsdp2"),
         (f"{UNITS}:second_unit_parts_the_ranks", "parity", "no_hang/hang/fsdp2"),
@@ -31,9 +31,9 @@ LINES = 60
     ],
     ids=["not averaged", "hang", "death", "lost key"],
 )
-def test_a_fault_of_one_unit(plant: str, property_name: str, key: str, tmp_path: Path) -> None:
+def test_a_fault_of_one_unit(injection: str, property_name: str, key: str, tmp_path: Path) -> None:
     number = 8 if "hang" in key else 20  # each hang costs more than a second
-    summary = hunt(plant, tmp_path, property_name=property_name, number=number, until=(key,))
+    summary = hunt(injection, tmp_path, property_name=property_name, number=number, until=(key,))
     found = found_by(summary, key)
     case = case_of(found)
     assert linears(case) <= 2

@@ -1,11 +1,10 @@
-"""One plant: how soon a run finds it, and whether the seeds alone do. Prints a line of JSON.
+"""One injected fault: how soon a run finds it, and whether the seeds do. Prints a line of JSON.
 
-    python -m benchmarks.one_plant hunt|kill|seeds --plant MODULE:FUNCTION [--world-size 2] ...
+    python -m benchmarks.one_injection hunt|kill|seeds --inject MODULE:FUNCTION [--world-size 2] ...
 
 A hunt stops some examples after its first finding is reduced, a kill at the first finding as it
-is. The case is run once more
-without the plant: what it shows there is not the plant's. Without ``--plant`` nothing is planted,
-which says what this machine finds anyway.
+is. The case is run once more without the fault: what it shows there is not the fault's. Without
+``--inject`` nothing is injected, which says what this machine finds anyway.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from fsdpfuzz.seeds import SEEDS
 class Watch:
     """Ends a run a number of examples after its first new finding is reduced.
 
-    A finding that ``shown_without`` the plant is the machine's; the run goes on.
+    A finding that ``shown_without`` the injection is the machine's; the run goes on.
     """
 
     after: int
@@ -64,7 +63,7 @@ class Watch:
     """Whether to end at the first finding and reduce nothing."""
     reduced_at: float = 0.0
     elsewhere: set[str] = field(default_factory=set)
-    """Keys of findings that are not the plant's."""
+    """Keys of findings that are not the injected fault's."""
     _left: int = 0
 
     def __call__(self, event: Event) -> None:
@@ -100,7 +99,7 @@ class Watch:
 
 def hunt(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The default mix until the first finding is reduced."""
-    settings = session_settings(options, folder, options.plant)
+    settings = session_settings(options, folder, options.inject)
     watch = Watch(
         options.after,
         lambda found: shown_without(found, options, folder),
@@ -176,8 +175,8 @@ def standing_for(first: Found, summary: Summary) -> Found:
 
 
 def shown_without(found: Found, options: argparse.Namespace, folder: Path) -> bool:
-    """Whether the case of a finding shows it where nothing is planted."""
-    if not options.plant:
+    """Whether the case of a finding shows it where nothing is injected."""
+    if not options.inject:
         return False
     case = read_entry(found.case).case
     with Session(session_settings(options, folder / "without", None)) as session:
@@ -191,7 +190,7 @@ def seeds(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     began = time.monotonic()
     ran = 0
     with (
-        Session(session_settings(options, folder, options.plant)) as session,
+        Session(session_settings(options, folder, options.inject)) as session,
         Session(session_settings(options, folder / "without", None)) as plain,
     ):
         for name, case in seed_cases(options.backend):
@@ -201,7 +200,7 @@ def seeds(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             examined = session.examine(case)
             session.settle()
             for finding in examined.news:
-                if not options.plant or not any(
+                if not options.inject or not any(
                     alike(finding, other) for other in plain.examine(case).verdict.findings
                 ):
                     return {
@@ -225,9 +224,9 @@ def seed_cases(backend: str) -> Iterable[tuple[str, CaseSpec]]:
 
 
 def session_settings(
-    options: argparse.Namespace, folder: Path, plant: str | None
+    options: argparse.Namespace, folder: Path, injection: str | None
 ) -> SessionSettings:
-    """A session with or without the plant."""
+    """A session with or without the fault."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = resolve_machine(options.backend, (options.world_size,))
     return SessionSettings(
@@ -236,7 +235,7 @@ def session_settings(
         offers=machine.offers,
         output=folder,
         known=default_known(),
-        plant=plant,
+        injection=injection,
         seed=options.seed,
         profile=profile(options),
     )
@@ -253,7 +252,7 @@ def profile(options: argparse.Namespace) -> Profile:
 
 
 def add_bounds(parser: argparse.ArgumentParser) -> None:
-    """What is handed on from those that run many plants."""
+    """What is handed on from those that inject many faults."""
     parser.add_argument("--examples", type=int, default=400)
     parser.add_argument("--after", type=int, default=24, help="examples after the first finding")
     parser.add_argument("--seconds", type=float, default=120.0, help="to draw cases in")
@@ -263,10 +262,10 @@ def add_bounds(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> None:
-    """Runs one plant."""
+    """Runs with one injected fault."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("kind", choices=("hunt", "kill", "seeds"))
-    parser.add_argument("--plant")
+    parser.add_argument("--inject")
     parser.add_argument("--world-size", type=int, default=2)
     add_bounds(parser)
     options = parser.parse_args()
