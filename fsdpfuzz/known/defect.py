@@ -15,7 +15,7 @@ from fsdpfuzz.case import (
     Anatomy,
     CaseSpec,
     anatomy,
-    features,
+    case_features,
     parameter_features,
     unit_features,
     variants,
@@ -53,7 +53,7 @@ class Predicate(_Strict, frozen=True, kw_only=True):
 
     def covers(self, a: Anatomy) -> bool:
         """Whether a case can show it at all."""
-        if not _have(features(a.case), self.case):
+        if not _have(case_features(a), self.case):
             return False
         if self.parameter:
             return any(self.has_parameter(a, fqn) for fqn in a.by_fqn)
@@ -202,11 +202,7 @@ class Defect(_Strict, frozen=True, kw_only=True, rename={"refuses": "not"}):
 
     def covers(self, case: CaseSpec) -> bool:
         """Whether a case, or one of its variants, can show it."""
-        return any(
-            self.when.covers(a)
-            for run in variants(case).values()
-            for a in dict.fromkeys((anatomy(run), anatomy(run).last))
-        )
+        return any(map(self.when.covers, ways(case)))
 
     def explains(self, case: CaseSpec, finding: Finding) -> bool:
         """Whether a finding on a case is this defect."""
@@ -214,6 +210,12 @@ class Defect(_Strict, frozen=True, kw_only=True, rename={"refuses": "not"}):
             self.when.covers(a) and any(shown.fits(a, self.when, finding) for shown in self.shows)
             for a in _runs(case, finding)
         )
+
+
+def ways(case: CaseSpec) -> tuple[Anatomy, ...]:
+    """The anatomies under which a case is run: of its variants, too, and as they are in the end."""
+    runs = map(anatomy, variants(case).values())
+    return tuple(dict.fromkeys(a for run in runs for a in (run, run.last)))
 
 
 def _runs(case: CaseSpec, finding: Finding) -> Iterator[Anatomy]:
