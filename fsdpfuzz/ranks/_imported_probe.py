@@ -262,7 +262,6 @@ class _Probe:
         watch = Watch(model)
 
         def forward() -> Tensor:
-            # Right before the forward: drawing the batch and building the model draw, too.
             torch.manual_seed(step)
             with watch.following():
                 loss: Tensor = self.loss_of(model, given)
