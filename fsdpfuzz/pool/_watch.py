@@ -173,7 +173,8 @@ class Watch:
     def _hang(self, waiting: list[Rank], seconds: float) -> Hang:
         recordings = self._crew.recordings()
         progress, late = self._progress, tuple(rank.rank for rank in waiting)
-        # Before the stacks: to write them takes processor time, which would count as the ranks' own.
+        # Before the stacks: to write them takes processor time, which would count as the
+        # ranks' own.
         self._look(recordings)
         moves = progress.still < min(self._stall, self._grace)
         stacks = self._crew.stacks()
