@@ -65,6 +65,7 @@ def propose(
     verdicts = dict[str, Verdict]()
 
     def remembered(other: CaseSpec) -> Verdict:
+        # Reducing, ablation and trials ask for many of the same cases.
         name = digest(other)
         if name not in verdicts:
             verdicts[name] = examine(other)

@@ -116,6 +116,7 @@ class Pool:
         :class:`MachineError` if torch cannot be imported.
         """
         if self._crew is not None:
+            # A rank may have died since the last case, of what that left behind.
             self._crew.poll(0.0)
             if self._crew.whole:
                 return
@@ -171,6 +172,7 @@ class Pool:
         if observation.clean:
             if not _is_large(case):
                 self._pace.learn(observation.seconds)
+        # A rank may be left in a collective, which gloo answers by an abort and NCCL by a hang.
         elif not _all_refused(observation):
             self._discard()
         return observation
@@ -196,6 +198,7 @@ class Pool:
             if server.worker_failure:
                 raise MachineError(f"this torch cannot run FSDP: {server.worker_failure}")
             folder = self._private_folder(server)
+            # Before the ranks: even a start that fails has written into a store of this number.
             self._generation += 1
             self._crew = Crew(server, folder, [self._setup(rank) for rank in self._everyone()])
         except ServerLostError as error:
@@ -221,6 +224,7 @@ class Pool:
         )
 
     def _private_folder(self, server: ForkServer) -> Path:
+        # A lost server has taken its folders with it.
         if self._folder is None or self._server is not server:
             if self._workdir is not None and not self._workdir.exists():
                 self._workdir.mkdir(parents=True, exist_ok=True)
@@ -234,6 +238,7 @@ class Pool:
         while len(ready) < self.world_size:
             crew.poll(end - time.monotonic())
             for rank in crew.ranks:
+                # The reason that a rank gives comes before its exit code, which says less.
                 for message in rank.inbox:
                     if isinstance(message, Ready):
                         ready.add(rank.rank)
@@ -256,6 +261,7 @@ class Pool:
         deadline = self._pace.deadline(patient=patient)
         if self._fresh and not patient:
             deadline = min(deadline * _FRESH_FACTOR, self._pace.deadline(patient=True))
+        # An answer to an earlier case, that comes late, is told by its number.
         self._number += 1
         watch = Watch(
             crew,
@@ -270,6 +276,7 @@ class Pool:
         started = time.monotonic()
         try:
             for rank in crew.ranks:
+                # What ranks printed between cases is not this case's.
                 rank.forget()
             crew.send([first, *others])
         except BaseException:
@@ -297,6 +304,7 @@ class Pool:
 
     def _discard(self) -> None:
         """Kills the ranks, if there are any, and gives up what they are at."""
+        # First: whatever interrupts the killing must not leave a crew that is half dead.
         crew, self._crew, self._task = self._crew, None, None
         if crew is not None:
             crew.kill()
@@ -309,6 +317,8 @@ def _all_refused(observation: Observation) -> bool:
         observation.hang is None
         and not observation.deaths
         and len(raised) == observation.world_size
+        # While wrapping, nothing of FSDP is under way; one that
+        # raises later may leave the others in a collective.
         and all(error.documented and error.stage.endswith(":wrap") for _, error in raised)
         and len({error.type for _, error in raised}) == 1
     )
