@@ -22,13 +22,12 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.names import parameter_in
 from fsdpfuzz.verdict import Finding
+from fsdpfuzz.wire import Backend
 
 Value = Annotated[str, Meta(max_length=200)]
 Values = Annotated[tuple[Value, ...], Meta(min_length=1)]
 Release = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?[0-9a-z.]*$", max_length=40)]
 
-
-Backend = Literal["gloo", "nccl"]
 
 TO_WRITE = "(to be written)"
 """How a text begins that a person has to replace."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, cast
 from fsdpfuzz.case import MAX_RANKS
 
 if TYPE_CHECKING:
-    from fsdpfuzz.pool import Backend, Interpreter
+    from fsdpfuzz.pool import Interpreter
+    from fsdpfuzz.wire import Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import msgspec
 
 from fsdpfuzz.errors import MachineError, PoolError, UsageError
 from fsdpfuzz.forkserver import ForkServer, Interpreter, ServerLostError
-from fsdpfuzz.wire import BackendName, Machine
+from fsdpfuzz.wire import Backend, Machine
 
 _PROBE = "fsdpfuzz.ranks._machine_probe:main"
 _PROBE_SECONDS = 120.0
@@ -32,7 +32,7 @@ def probe_machine(python: Interpreter | None = None) -> Machine:
     return _machines[name]
 
 
-def choose_backend(machine: Machine, wanted: str = "auto", world_size: int = 2) -> BackendName:
+def choose_backend(machine: Machine, wanted: str = "auto", world_size: int = 2) -> Backend:
     """The backend to use for ``world_size`` ranks.
 
     ``wanted`` is ``auto``, ``gloo`` or ``nccl``. Raises :class:`MachineError` with what is

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from fsdpfuzz.case import CaseSpec, anatomy, digest, encode
 from fsdpfuzz.errors import ContractError, MachineError, PoolError
@@ -16,9 +16,7 @@ from fsdpfuzz.observations import Observation
 from fsdpfuzz.pool._crew import Crew
 from fsdpfuzz.pool._deadline import Deadlines, Pace
 from fsdpfuzz.pool._watch import Watch
-from fsdpfuzz.wire import DEVICES, Come, Failed, Order, Ready, Run, Setup, Target
-
-Backend = Literal["gloo", "nccl"]
+from fsdpfuzz.wire import DEVICES, Backend, Come, Failed, Order, Ready, Run, Setup, Target
 
 _START_SECONDS = {"gloo": 60.0, "nccl": 180.0}
 _STARTS = 2

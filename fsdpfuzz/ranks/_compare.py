@@ -11,11 +11,11 @@ import msgspec
 import torch
 from torch import Tensor
 
+from fsdpfuzz.expect import FLOOR_FACTOR, LOWER_FLOOR
 from fsdpfuzz.observations import NOT_FINITE, Comparison, Quantity
 
-# Less than the 32 of FLOOR_FACTOR in expect/rounding.py, so that in float32 nothing passes here
-# that would be reported tensor by tensor.
-QUICK_FACTOR = 16.0
+# Nothing passes here that would be reported tensor by tensor, in no dtype.
+QUICK_FACTOR = min(FLOOR_FACTOR, LOWER_FLOOR)
 """Rounding units of the floor under which a batch is not looked at tensor by tensor."""
 
 Values = Mapping[str, Tensor | None]

@@ -13,7 +13,7 @@ import msgspec
 
 from fsdpfuzz.observations import RankReport
 from fsdpfuzz.wire._imported import Target
-from fsdpfuzz.wire._machine import BackendName
+from fsdpfuzz.wire._machine import Backend
 
 MAX_FRAME = 16 << 20
 """Bytes of the largest message."""
@@ -32,7 +32,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     world_size: int
-    backend: BackendName
+    backend: Backend
     folder: str
     generation: int
     injection: str | None = None
