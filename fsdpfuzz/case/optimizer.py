@@ -19,6 +19,7 @@ from fsdpfuzz.errors import CaseError
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.flow import Situation
+    from fsdpfuzz.case.operations.base import OperationBase
     from fsdpfuzz.case.spec import CaseSpec
 
 Rate = Annotated[float, Meta(ge=0.0, le=10.0)]
@@ -201,9 +202,33 @@ def unstepped(a: Anatomy) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def stateless(a: Anatomy) -> frozenset[str]:
     """Parameters that may have no state though they require grad, while it is taken flattened."""
+    taken = [after for op, _, after in _without_state(a) if getattr(op, "flatten", False)]
+    return frozenset[str]().union(*taken)
+
+
+@lru_cache(maxsize=64)
+def made_states(a: Anatomy) -> frozenset[str]:
+    """Parameters of which ``torch.distributed.checkpoint`` may make the state: no step was taken.
+
+    Where an optimizer has none as it is saved; and in a new one, where fsdp2 puts a full state
+    into what that has, so that what was not saved stays.
+    """
+    found: set[str] = set()
+    for op, before, after in _without_state(a):
+        found |= before - after
+        if not a.fsdp1 and getattr(op, "fresh", False) and getattr(op, "form", "") == "full":
+            found |= after
+    return frozenset(found)
+
+
+def _without_state(a: Anatomy) -> Iterator[tuple[OperationBase, frozenset[str], frozenset[str]]]:
+    """Operations by which ``torch.distributed.checkpoint`` saves an optimizer's state.
+
+    With the parameters that require grad and may have none, before it is saved and as it is.
+    """
     stepped: set[str] = set()
     graded: set[str] = set()
-    found: set[str] = set()
+    left: set[str] = set()
     targets: list[str] = []
     for i, op, now in a.situations(0):
         if op.waits:
@@ -214,14 +239,14 @@ def stateless(a: Anatomy) -> frozenset[str]:
         graded &= now.graded
         if op.steps_optimizer and _keeps_state(a):
             stepped |= graded
-        if not op.names_state():
-            continue
-        if _keeps_state(a) and _makes_states(a.at(i - 1), stepped | now.graded):
-            stepped.update(now.trained)
-        if getattr(op, "flatten", False):
-            names = {p.fqn for p in a.distinct if now.requires_grad(p.fqn)}
-            found |= names.difference(stepped, a.case.held_out)
-    return frozenset(found)
+        if op.names_state():
+            asked = {p.fqn for p in a.distinct if now.requires_grad(p.fqn)}
+            asked = asked.difference(a.case.held_out)
+            before = asked - stepped
+            if _keeps_state(a) and _makes_states(a.at(i - 1), stepped | left):
+                stepped |= asked
+            yield op, frozenset(before), frozenset(asked - stepped)
+        left = now.graded.difference(a.case.held_out)
 
 
 def _given(a: Anatomy, now: Situation, targets: Sequence[str]) -> set[str]:

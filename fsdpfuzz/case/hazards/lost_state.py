@@ -12,7 +12,7 @@ from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.no_gradient import saved_while_whole
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
 from fsdpfuzz.case.operations.state_dict import takes_local
-from fsdpfuzz.case.optimizer import stateless, unstepped
+from fsdpfuzz.case.optimizer import made_states, stateless, unstepped
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.use_orig_params import is_flat
@@ -83,6 +83,12 @@ class LostStateDimension(Hazard):
             group="State",
             values=ON,
         ),
+        "made_state": Feature(
+            about="on when torch.distributed.checkpoint may make the optimizer's state of the "
+            "parameter, which requires grad and had none",
+            group="State",
+            values=ON,
+        ),
         "loaded_frozen": Feature(
             about="on when the parameter was stepped, and is frozen while "
             "torch.distributed.checkpoint loads the optimizer's state",
@@ -107,4 +113,5 @@ class LostStateDimension(Hazard):
         if a.fsdp1:
             yield "unstepped", on(a.canonical(fqn) in unstepped(a))
         yield "stateless", on(a.canonical(fqn) in stateless(a))
+        yield "made_state", on(a.canonical(fqn) in made_states(a))
         yield "loaded_frozen", on(fqn in loaded_frozen(a))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.modules import SEVERAL, Repeat
+from fsdpfuzz.case.modules import SEVERAL, Branches, Repeat
 from fsdpfuzz.case.operations import Forward
-from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.paths import innermost, join, within
 from fsdpfuzz.case.sides import side_of
 
 if TYPE_CHECKING:
@@ -22,17 +22,29 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=64)
 def identity_units(a: Anatomy) -> tuple[str, ...]:
     """Units whose module returns its very input, or a unit that does so within them."""
-    found = []
-    for path, unit in a.unit_at.items():
-        place = a.by_path[path]
-        node = place.node
-        if place.kind == "sided":  # it gives its only module's output back
-            node = a.by_path[join(path, "inner")].node
-        elif place.kind == SEVERAL:  # and that one puts out of it what came in
-            node = a.by_path[path.rpartition(".")[0]].node
-        if node is not None and node.returns_its_input():
-            found.append(unit)
-    return tuple(found)
+    return tuple(unit for path, unit in a.unit_at.items() if _returns_its_input(a, path))
+
+
+def _returns_its_input(a: Anatomy, path: str) -> bool:
+    place = a.by_path[path]
+    node = place.node
+    if place.kind == "sided":  # it gives its only module's output back
+        node = a.by_path[join(path, "inner")].node
+    elif place.kind == SEVERAL:  # and that one puts out of it what came in
+        node = a.by_path[path.rpartition(".")[0]].node
+    return node is not None and node.returns_its_input()
+
+
+def ends_with_a_shared_input(a: Anatomy, path: str) -> bool:
+    """Whether the last of a unit's modules returns what others of them were given, too.
+
+    Modules of one unit are siblings, and those in `Branches` are given the same.
+    """
+    modules = a.modules_of(path)
+    if len(modules) == 1 or not _returns_its_input(a, modules[-1]):
+        return False
+    around = innermost(modules[-1].rpartition(".")[0], a.by_path)
+    return around is not None and isinstance(a.by_path[around].node, Branches)
 
 
 @lru_cache(maxsize=64)
@@ -116,6 +128,13 @@ class UnitCallsDimension(Hazard):
             values=ON,
             apis=("fsdp2",),
         ),
+        "shared_end": Feature(
+            about="on when the last of the unit's modules returns its very input, which others "
+            "of them were given, too (fsdp2 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp2",),
+        ),
         "repeated": Feature(
             about="on when the unit, or what it manages, is called several times in a forward",
             group="Wrapping",
@@ -143,3 +162,4 @@ class UnitCallsDimension(Hazard):
         yield "called", on(path in called_units(a))
         if not a.fsdp1:
             yield "early_end", on(identity or again)
+            yield "shared_end", on(ends_with_a_shared_input(a, path))

@@ -82,7 +82,8 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             values=ON,
         ),
         "optim_broadcast": Feature(
-            about="on when rank 0's state of the optimizer is broadcast",
+            about="on when rank 0's state of the optimizer is broadcast, as a full one offloaded "
+            "to the CPU is by torch.distributed.checkpoint",
             group="State",
             values=ON,
         ),
@@ -222,7 +223,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         yield "optim_offload", on(any(op.offload for op in found))
         first = next((i for i, op in enumerate(a.case.program) if isinstance(op, OptimState)), 0)
         yield "optim_stateless", on(bool(found) and first < has_state_after(a))
-        yield "optim_broadcast", on(any(op.broadcast for op in found))
+        yield "optim_broadcast", on(any(op.on_rank0 for op in found))
         yield "optim_flatten", on(any(op.flatten for op in found))
         yield "optim_fresh", on(any(op.fresh for op in found))
 

@@ -17,6 +17,7 @@ from fsdpfuzz.case import (
     Forward,
     Fsdp2Plan,
     Fsdp2Unit,
+    Idle,
     Linear,
     Node,
     Precision,
@@ -176,3 +177,22 @@ def test_a_unit_in_one_of_its_modules_gets_what_the_list_computes_in(inner: Any,
 def test_a_case_without_it_is_written_as_ever() -> None:
     plain = case("0")
     assert all("grouped" not in unit for unit in json.loads(encode(plain))["plan"]["units"])
+
+
+@pytest.mark.parametrize(
+    ("given", "shared"),
+    [
+        (case("branches.0", "branches.1", model=Branches(children=(LAYER, Idle()))), "on"),
+        (
+            case("branches.0", "branches.1", model=Branches(children=(LAYER, Idle()), side=True)),
+            "on",
+        ),
+        (case("branches.0", "branches.1", model=Branches(children=(Idle(), LAYER))), "off"),
+        (case("branches.1", model=Branches(children=(LAYER, Idle()))), "off"),
+        # It is given the output of the other one.
+        (case("0", "1", model=Sequential(children=(LAYER, Idle()))), "off"),
+    ],
+)
+def test_the_last_module_may_return_what_others_were_given(given: CaseSpec, shared: str) -> None:
+    a = anatomy(given)
+    assert unit_features(a, a.units[-1])["shared_end"] == shared

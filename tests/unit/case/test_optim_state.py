@@ -61,6 +61,10 @@ def asked(*ops: Op, api: str = "fsdp1", **changes: object) -> CaseSpec:
                 "optim_fresh": "on",
             },
         ),
+        # A full state on the CPU is rank 0's alone, unless fsdp1's own API saves it.
+        (OptimState(offload=True), "fsdp2", {"optim_offload": "on", "optim_broadcast": "on"}),
+        (OptimState(own=True, offload=True), "fsdp1", {"optim_broadcast": "off"}),
+        (OptimState(form="sharded", offload=True), "fsdp2", {"optim_broadcast": "off"}),
         (OWN, "fsdp1", {"optim_state": "sharded", "optim_own": "on", "optim_offload": "on"}),
     ],
 )

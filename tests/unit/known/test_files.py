@@ -109,8 +109,8 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
     (
         {"when": when(parameter={"api": ["x"]})},
         "$.when.parameter",
-        "it has frozen, frozen_with_gradient, lacking, loaded_frozen, rows, sharded_along, "
-        "stateless, tied, unstepped, used",
+        "it has frozen, frozen_with_gradient, lacking, loaded_frozen, made_state, rows, "
+        "sharded_along, stateless, tied, unstepped, used",
     ),
     (
         {"when": when(case={"api": ["fsdp1", "fsdp3"]})},
