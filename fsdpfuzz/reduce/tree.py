@@ -46,8 +46,8 @@ class _Model:
     """Identity of each node but the root to the node that holds it."""
     nodes: list[Node] = field(default_factory=list)
     """All nodes, parents before children."""
-    paths: set[str] = field(default_factory=set)
-    """FQNs of all places."""
+    owner_of: dict[str, str] = field(default_factory=dict)
+    """FQN of each parameter to that of its module; `nn.MultiheadAttention` reaches into another."""
 
 
 def smaller_models(case: CaseSpec) -> Iterator[CaseSpec]:
@@ -72,7 +72,7 @@ def _taken_apart(case: CaseSpec) -> _Model:
     case = decode(encode(case))
     model = _Model(case)
     for place in own_places(case.model, case.inputs.width_out()):
-        model.paths.add(place.path)
+        model.owner_of.update({p.fqn: place.path for p in place.parameters})
         if place.node is not None:
             model.path_of[id(place.node)] = place.path
             model.nodes.append(tree_of(place.node))
@@ -339,10 +339,14 @@ def _changed(
         return None if layer is None else moved[layer]
 
     def parameter(fqn: str) -> str | None:
-        path, _, name = fqn.rpartition(".")
-        owner = module(path) if path in model.paths else None
-        new = None if owner is None else join(owner, name)
-        return new if new in fqns else None
+        path = model.owner_of.get(fqn)
+        owner = None if path is None else module(path)
+        if path is None or owner is None:
+            return None
+        name = fqn[len(path) :].lstrip(".")
+        # `out_proj.weight` of an attention is the weight of the linear layer in its place.
+        names = (join(owner, name), join(owner, name.rpartition(".")[2]))
+        return next((new for new in names if new in fqns), None)
 
     model_paths = set(model.path_of.values())
     fresh = {gone for gone, made in by.items() if id(made) not in model.path_of}

@@ -111,7 +111,7 @@ def _run(command: list[str], backend: str, finding: Finding | None, timeout: flo
             _end(process, mark)
         output.seek(0)
         text = output.read().decode(errors="replace")
-    outcome, reason = _judge(code, text, finding, timeout)
+    outcome, reason = judged(code, text, finding, timeout)
     return Verification(
         outcome=outcome,
         reason=reason,
@@ -121,9 +121,13 @@ def _run(command: list[str], backend: str, finding: Finding | None, timeout: flo
     )
 
 
-def _judge(
+def judged(
     code: int | None, text: str, finding: Finding | None, timeout: float
 ) -> tuple[Outcome, str]:
+    """What a run came to, from its exit code and output, and the line that says so.
+
+    ``code`` is None for a run that had to be ended after ``timeout`` seconds.
+    """
     symptom = finding.symptom if finding is not None else ""
     told = _REPRODUCED.search(text)
     if told is not None:

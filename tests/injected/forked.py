@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpfuzz.forkserver import ForkServer
-from fsdpfuzz.repro.verify import TAIL, TIMEOUT, Verification, _judge, verify
+from fsdpfuzz.repro.verify import TAIL, TIMEOUT, Verification, judged, verify
 from fsdpfuzz.verdict import Finding
 
 MOMENT = 1.0
@@ -86,7 +86,7 @@ def _run(
         output.seek(0)
         text = output.read().decode(errors="replace")
     code = None if None in ends else int(any(ends))
-    outcome, reason = _judge(code, text, finding, timeout)
+    outcome, reason = judged(code, text, finding, timeout)
     seconds = time.monotonic() - began
     return Verification(
         outcome=outcome, reason=reason, exit_code=code, seconds=seconds, output=text[-TAIL:]

@@ -21,6 +21,7 @@ from fsdpfuzz.ranks._compare import (
     entries_of,
     floor_of,
 )
+from fsdpfuzz.ranks._reference import _kinked
 
 FLOOR = 4.0
 QUICK = QUICK_FACTOR * FLOAT32_EPS * FLOOR
@@ -199,6 +200,22 @@ def test_a_baseline_that_is_not_finite_is_said_to_be() -> None:
     assert baselines_of(wide, single) == {"a": Baseline(NOT_FINITE, 1.0)}
     diverged = {"a": torch.tensor([float("nan")])}
     assert baselines_of(wide, diverged)["a"].distance == NOT_FINITE
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_gradient_beside_a_kink_may_be_off_but_not_twice_as_large(dtype: str) -> None:
+    """Somebody's own model in a lower dtype: ReLU and the like make more of rounding."""
+    baselines = {name: _kinked(Baseline(1e-9, 4.0, coarse=1e-3)) for name in right()}
+
+    def off_by(share: float) -> list[str]:
+        given = batch(lambda: baselines, eps=EPSILON[dtype])
+        for name, expected in right().items():
+            given.add(name, expected * (1 + share), expected)
+        return [found.name for found in given.finish() if broken(found)]
+
+    assert off_by(0.2) == []
+    assert "a" in off_by(1.0)
+    assert "a" in off_by(-1.0)
 
 
 def test_the_floor_is_the_largest_element_of_all() -> None:

@@ -12,6 +12,7 @@ from fsdpfuzz.case import (
     Checkpoint,
     Dense,
     Embedding,
+    EncoderLayer,
     Forward,
     Fsdp2Plan,
     Fsdp2Unit,
@@ -177,6 +178,24 @@ def test_a_layer_in_place_of_more_takes_what_was_put_inside() -> None:
     (case,) = with_model(seq(Linear(out=3), Linear(out=3, bias=False), Linear(out=2)))
     assert [unit.path for unit in case.plan.units] == ["1", "2", ""]
     assert case.frozen == ("2.bias",)
+
+
+def test_a_parameter_of_an_attention_is_followed() -> None:
+    """Its FQN reaches into a module that the attention holds."""
+    layer, linear = EncoderLayer(hidden=3), Linear(out=3, bias=False)
+    case = CaseSpec(
+        world_size=2,
+        model=seq(Embedding(rows=1, out=3), linear, layer),
+        inputs=Tokens(),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        frozen=("2.layer.self_attn.out_proj.weight",),
+        program=(Forward(),),
+    )
+    check(case)
+    frozen = {c.model: c.frozen for c in smaller_models(case)}
+    embedding = Embedding(rows=1, out=3)
+    assert frozen[seq(embedding, layer)] == ("1.layer.self_attn.out_proj.weight",)
+    assert frozen[seq(embedding, linear, linear)] == ("2.weight",)
 
 
 def test_a_module_with_parameters_of_its_own_gives_way_to_a_row() -> None:

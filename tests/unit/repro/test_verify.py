@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fsdpfuzz.repro import verify
-from fsdpfuzz.repro.verify import _judge
+from fsdpfuzz.repro.verify import judged
 from fsdpfuzz.verdict import Finding
 from tests.unit.repro.examples import counted, finding
 
@@ -43,14 +43,14 @@ TORCHRUN = "ChildFailedError: \n  exitcode  : {} (pid: 12)"
     ],
 )
 def test_outcomes(code: int | None, text: str, found: Finding | None, outcome: str) -> None:
-    assert _judge(code, text, found, 20.0)[0] == outcome
+    assert judged(code, text, found, 20.0)[0] == outcome
 
 
 def test_the_reason_is_the_line_that_shows_it_or_the_last_error() -> None:
     shown = "warning: x\nrank 1: reproduced: weight is off by 1\nmore"
-    assert _judge(1, shown, GRAD, 20.0)[1] == "rank 1: reproduced: weight is off by 1"
+    assert judged(1, shown, GRAD, 20.0)[1] == "rank 1: reproduced: weight is off by 1"
     failed = "[rank0]: ValueError: first\n[rank0]: KeyError: 'x'\n" + TORCHRUN.format(1)
-    assert _judge(1, failed, GRAD, 20.0)[1] == "KeyError: 'x'"
+    assert judged(1, failed, GRAD, 20.0)[1] == "KeyError: 'x'"
 
 
 def test_a_script_that_does_not_end_is_ended(tmp_path: Path) -> None:
