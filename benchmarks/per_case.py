@@ -13,7 +13,7 @@ import msgspec
 from fsdpfuzz.case import CaseSpec, decode, encode
 from fsdpfuzz.forkserver import rank_environment
 from fsdpfuzz.observations import RankReport
-from fsdpfuzz.pool import Backend
+from fsdpfuzz.wire import Backend
 
 _SECONDS = 300.0
 

@@ -59,6 +59,7 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     paths = [path for path in paths if not any(within(name, path) for name in counted)]
     if a.imported is not None:
         paths = [path for path in paths if path in a.imported.recomputable]
+    # Units first, so that shrinking comes to a checkpoint on a unit.
     paths.sort(key=lambda path: path not in a.options)
     chosen: list[Checkpoint] = []
     while paths and len(chosen) < MAX_CHECKPOINTS and (not chosen or d.chance(38)):
@@ -66,6 +67,7 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
         if own and any(within(path, c.path) or within(c.path, path) for c in chosen):
             continue  # what is recomputed in a recomputation need not be possible
         kind = d.pick(kinds)
+        # The composable one works by hooks of the module itself, and has no outside.
         around = d.chance(50) and path in a.options and kind != "composable"
         placed = Checkpoint(
             path=path,

@@ -94,6 +94,8 @@ class Drawing:
         Shrinks towards False.
         """
         often = focused.get(self.focus, percent)
+        # True at the upper end: Hypothesis shrinks a choice
+        # towards its lowest value, which is False.
         return self._lot() >= LOTS - LOTS * often // 100
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fsdpfuzz.case import Fsdp1Unit, adapter_names, kept_whole
 from fsdpfuzz.strategies.drawing import Drawing
 
+# "none" twice: what is frozen hides errors in gradients, so a third of the draws goes without.
 _MASKS = ("none", "none", "units", "random", "alternate", "adapters")
 
 

@@ -87,6 +87,7 @@ def cases(
         and (plan is None or dimension.name in _AROUND_A_PLAN)
     ]
     if plan is not None and around:
+        # Before the program, which is drawn for the plan that comes of it.
         parts.insert(0, (parts[0][0], _span(part_named("around"), under_way)))
     own = _Written(tuple(words), always=plan is not None and not around)
     known = [api for api in APIS if api in apis]
@@ -126,6 +127,7 @@ def _cases(
     own: _Written,
 ) -> CaseSpec:
     d = Drawing(draw, focus, next(iter(starts.values())))
+    # First of all: everything else is drawn for an API and a number of ranks.
     d.case = starts[d.pick(apis), d.pick(world_sizes)]
     under_way[:] = [d]
     for dimension, span in parts:
@@ -138,6 +140,7 @@ def _cases(
             d.draw = draw
             own.put(d)
     d.draw = draw
+    # Last, where it shifts no other choice when a case shrinks.
     d.put(seed=d.between(0, 127))
     return d.case
 

@@ -29,6 +29,7 @@ def draw(d: Drawing) -> None:
     coarse = d.a.imported is not None and coarsest(d.case.plan) != "float32"
     if d.apart or not d.trains or coarse:
         return
+    # A variant is one more training, which costs as much as the case: elsewhere few.
     if d.chance(5, checkpoint=90):
         _recomputed(d)
     elif d.chance(5, fine_tune=60):

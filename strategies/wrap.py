@@ -42,6 +42,7 @@ def draw(d: Drawing) -> None:
     paths = _chosen(d, places, may_open_root=way == "nested")
     way = "nested" if way == "module_classes" else way
     _plan(d, _in_order(places, paths), way)
+    # Units are taken out one by one until no tie is split: nothing is drawn and thrown away.
     while d.a.split_ties and not split:
         first, second = d.a.split_ties[0]
         paths = _without(places, paths, second if within(second, first) else first)
@@ -84,11 +85,13 @@ def _by_classes(d: Drawing, places: Sequence[Place]) -> bool:
 
 def _chosen(d: Drawing, places: Sequence[Place], *, may_open_root: bool) -> set[str]:
     root, inner = places[0], places[1:]
+    # Drawn first: an `and` that ends early would shift the choices that follow.
     open_root = d.chance(12) and may_open_root and bool(inner)
     if d.parting != "never":
         return {"", *_paths_of_switches(places), *_behind(d, places)}
     # What is tied to a parameter outside of all units would be sharded there and whole here.
     open_root = open_root and not (root.parameters and d.trains) and (d.trains or not d.case.ties)
+    # Units without a parameter are legal, but of little use: few.
     bare = d.chance(12)
     holding = _holding(places)
     chosen: set[str] = set() if open_root else {""}

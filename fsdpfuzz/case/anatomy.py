@@ -25,6 +25,8 @@ class Anatomy:
         self.plan: Plan = case.plan
         self.api = case.api
         self._calls: dict[tuple[int, int], tuple[Called, ...]] = {}
+        self.told: dict[tuple[str, str], Mapping[str, str]] = {}
+        """Features that were asked for before, which is for each known defect (`features`)."""
 
     @property
     def fsdp1(self) -> bool:

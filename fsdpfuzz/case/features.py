@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fsdpfuzz.case.anatomy import Anatomy, anatomy
 from fsdpfuzz.case.dimension import Dimension, Feature, Rejection
@@ -44,25 +43,24 @@ REJECTIONS = _rejections()
 """All documented refusals by name; names begin with the API."""
 
 
-@lru_cache(maxsize=256)
-def _features(case: CaseSpec) -> tuple[tuple[str, str], ...]:
-    a = anatomy(case)
-    return tuple(_named(FEATURES, (pair for d in DIMENSIONS for pair in d.values(a))))
-
-
 def features(case: CaseSpec) -> dict[str, str]:
     """Name and value of each feature of ``case``."""
-    return dict(_features(case))
+    return dict(case_features(anatomy(case)))
 
 
-def unit_features(a: Anatomy, path: str) -> dict[str, str]:
+def case_features(a: Anatomy) -> Mapping[str, str]:
+    """Name and value of each feature of the case."""
+    return _told(a, "case", "", lambda d: d.values(a))
+
+
+def unit_features(a: Anatomy, path: str) -> Mapping[str, str]:
     """Name and value of each feature of the unit at ``path``."""
-    return dict(_named(UNIT_FEATURES, _each(lambda d: d.unit_values(a, path))))
+    return _told(a, "unit", path, lambda d: d.unit_values(a, path))
 
 
-def parameter_features(a: Anatomy, fqn: str) -> dict[str, str]:
+def parameter_features(a: Anatomy, fqn: str) -> Mapping[str, str]:
     """Name and value of each feature of the parameter."""
-    return dict(_named(PARAMETER_FEATURES, _each(lambda d: d.parameter_values(a, fqn))))
+    return _told(a, "parameter", fqn, lambda d: d.parameter_values(a, fqn))
 
 
 def foreseen_rejections(a: Anatomy) -> tuple[Rejection, ...]:
@@ -102,15 +100,19 @@ def _plans(a: Anatomy) -> Collection[Anatomy]:
     return {id(b): b for b in (a, *(a.at(i) for i in range(len(a.case.program))))}.values()
 
 
-def _each(values: Callable[[Dimension], Iterable[tuple[str, str]]]) -> Iterator[tuple[str, str]]:
-    for dimension in DIMENSIONS:
-        yield from values(dimension)
+_DECLARED = {"case": FEATURES, "unit": UNIT_FEATURES, "parameter": PARAMETER_FEATURES}
 
 
-def _named(
-    known: dict[str, Feature], pairs: Iterable[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
-    for name, value in pairs:
-        if name not in known:
-            raise ContractError(f"{name!r} is a feature that no dimension has declared")
-        yield name, value
+def _told(
+    a: Anatomy,
+    kind: str,
+    name: str,
+    values: Callable[[Dimension], Iterable[tuple[str, str]]],
+) -> Mapping[str, str]:
+    told = a.told.get((kind, name))
+    if told is None:
+        told = dict(pair for dimension in DIMENSIONS for pair in values(dimension))
+        for unknown in told.keys() - _DECLARED[kind].keys():
+            raise ContractError(f"{unknown!r} is a feature that no dimension has declared")
+        a.told[kind, name] = told
+    return told

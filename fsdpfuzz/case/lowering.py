@@ -131,6 +131,8 @@ class Lowering:
             yield Do(call=made, into=(MODEL, OPTIMIZER), who="fsdp")
         else:
             yield Do(call=call(f"recipe.{shard}", MODEL), into=(MODEL,))
+        # Right after the wrapping, and before the optimizer: once a unit is whole the model
+        # registers other parameters than those that are trained.
         named = call("steps.names.parameters", MODEL, names_are_prefixed(self.a))
         yield Do(call=named, into=(_NAMED,))
         if goes_through(self._first):
@@ -262,6 +264,8 @@ class Lowering:
         if loads:
             other = call("steps.modules.imported.weights", call("recipe.build", _DTYPE))
             yield Do(call=other, into=(weights,))
+            # The plain model loads before DDP wraps it; FSDP's loads
+            # once it is sharded, as its own code does.
             yield Do(call=call(".load_state_dict", MODEL, weights), who="reference")
         yield from self._wrapped("shard")
         if own is not None and loads:
@@ -303,6 +307,7 @@ class Lowering:
             yield self._unsynchronised(tuple(body))
 
     def _operation(self, i: int, op: Op) -> Operation:
+        # Each operation is made under the plan that holds by then.
         self._op, self.a = i, self._first.at(i)
         return Operation(op=i, name=op.kind(), body=tuple(op.steps(self)))
 

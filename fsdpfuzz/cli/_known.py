@@ -27,10 +27,11 @@ from fsdpfuzz.loop import OUTPUT
 if TYPE_CHECKING:
     from fsdpfuzz.case import CaseSpec
     from fsdpfuzz.corpus import Entry
-    from fsdpfuzz.known import Backend, Checked, Defect, Predicate, Proposal
+    from fsdpfuzz.known import Checked, Defect, Predicate, Proposal
     from fsdpfuzz.loop import Session
     from fsdpfuzz.pool import Interpreter
     from fsdpfuzz.verdict import Finding, Verdict
+    from fsdpfuzz.wire import Backend
 
 FOLDER = Path("corpus/known")
 
@@ -162,7 +163,7 @@ def _seen(entry: Entry, torch: str, backend: str) -> dict[Backend, tuple[str, ..
     """The releases by backend: where the failure was saved, and here."""
     from packaging.version import InvalidVersion, Version
 
-    from fsdpfuzz.known import Backend
+    from fsdpfuzz.wire import Backend
 
     seen: dict[Backend, tuple[str, ...]] = {}
     found = [(entry.found.torch, entry.found.backend)] if entry.found is not None else []

@@ -42,9 +42,12 @@ class Store:
 
     def begin(self, case: CaseSpec) -> None:
         """Puts a case on disk before it runs."""
+        # A case taken over stays in the file that counts its kills.
         self._current = self._again.pop(digest(case), None)
         if self._current is None:
             self._current = self.folder / f"{_stem()}.json"
+            # Not durable: it has to outlive this process, not the
+            # machine, and a sync would cost as much as a case.
             write_entry(self._current, Entry(case=case), durable=False)
 
     def finish(self) -> None:
@@ -81,6 +84,8 @@ class Store:
                 own = self.folder / f"{_stem()}-again{kills}-{entry.digest}.json"
                 # Of several processes that look at the same time, one can rename.
                 path.rename(own)
+                # Once may be chance, or somebody's Ctrl-C; a case that
+                # ends every run must not end the next.
                 if kills >= _MAX_KILLS:
                     self._give_up(own, entry)
                 elif entry.digest in self._again:

@@ -34,12 +34,14 @@ def write_atomically(
             path.write_bytes(data)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder: a rename is one step only within a file system.
         descriptor, temporary = _temporary(path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 if durable:
                     file.flush()
+                    # Before the rename, which may reach the disk before the data does.
                     os.fsync(file.fileno())
             if replace:
                 temporary.replace(path)

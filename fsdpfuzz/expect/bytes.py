@@ -60,6 +60,8 @@ def gathered_in(a: Anatomy, owner: str) -> tuple[str, int]:
     wide = shard_numel(a, owner, kept) if kept else 0
     if wide in (0, total) or WIDTHS[name] == ITEM:
         return ("float32" if kept and wide == total else name), total
+    # fsdp2 concatenates parameters of several dtypes as bytes
+    # (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``_get_param_all_gather_inputs``).
     return "uint8", ITEM * wide + WIDTHS[name] * (total - wide)
 
 
@@ -79,6 +81,8 @@ def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
             continue
         for p in parameters:
             dim = dims.get(p.fqn, 0)
+            # The second term is what ``foreach_all_gather_copy_out``
+            # chunks and joins along the other dimension.
             total += ranks * _chunk(p, dim, ranks) + (p.numel if dim else 0)
     return ITEM * total
 
@@ -105,6 +109,7 @@ def grad_bytes(a: Anatomy, rank: int) -> int:
     total, dims = 0, sharded_dims(a)
     for owner, parameters in a.managed.items():
         ranks = a.shards(owner)
+        # Shards lie on neighbouring ranks, so the place in a replica is what is left of the rank.
         at = rank % ranks
         trained = [p for p in parameters if p.fqn not in a.frozen]
         unit = None if owner is None else a.options[owner]
@@ -194,6 +199,7 @@ def _across(parameter: Parameter, dim: int) -> int:
 
 def _flat_shard(unit: Fsdp1Unit, parameters: Sequence[Parameter], ranks: int) -> int:
     total = flat_layout(parameters, ranks, alignment(unit))[1]
+    # Rounded up: FSDP pads the end to equal shards.
     return total if unit.sharding == "NO_SHARD" else -(-total // ranks)
 
 

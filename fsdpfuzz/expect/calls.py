@@ -58,6 +58,7 @@ def calls_of(a: Anatomy, op: Forward, now: Situation) -> Pass | None:
     left: dict[str, int] = {}
     """Of each unit whose forward has begun how many of its modules are still to be called."""
     for call, (inside, grad) in zip(calls, outputs, strict=True):
+        # A call that lies in none of those that are open tells that they have ended.
         while open_ and not (within(call.path, open_[-1]) and call.path != open_[-1]):
             _end(a, open_.pop(), left, made)
         path = a.unit_at.get(call.path)
@@ -65,6 +66,7 @@ def calls_of(a: Anatomy, op: Forward, now: Situation) -> Pass | None:
             continue
         open_.append(call.path)
         unit = made.units.setdefault(path, UnitCalls())
+        # Of several modules in one unit FSDP2 acts before the first and after the last.
         if not left.get(path):
             left[path] = len(a.modules_of(path))
             made.begun.append(path)

@@ -60,6 +60,7 @@ def traffic(
     root after forward if asked to: older versions of torch did neither. ``own`` says that fsdp2
     reduces in the parameters' own dtype unless told another, as newer versions do.
     """
+    # Without a switch all ranks are alike, and are worked out once.
     return _traffic(a, rank if a.switches else 0, settled, own and not a.fsdp1)
 
 
@@ -100,6 +101,7 @@ class _Follower:
     def follow(self, rank: int) -> Iterator[tuple[int, Traffic]]:
         a = self._a
         for i, op, now in a.situations(rank):
+            # Before the plan is taken that holds from here on.
             if op.renews or i == 0:
                 self._begin()
             self._now = a.at(i)
@@ -168,6 +170,8 @@ class _Follower:
         for path in made.begun:
             number = self._state.get(path, SHARDED)
             frozen = not any(now.trained[p.fqn] for p in a.managed[path])
+            # fsdp2 settles the dtype of a unit's reduction at its first
+            # forward, by what requires grad then (pytorch issue 186998).
             self._frozen_first.setdefault(path, frozen)
             if not is_whole(a, path):
                 text = self._gather(path)
@@ -176,6 +180,7 @@ class _Follower:
                 certain &= number != EITHER
                 self._state[path] = self._after_forward(path)
             self._compares(path, 1, found)
+        # Two units of one size and dtype cannot be told apart by what they issue.
         order = [text for path in gathered(a, made.begun) for text in gathers.get(path, ())]
         if certain and len(set(order)) == len(order):
             found.order = tuple(order)
@@ -219,6 +224,7 @@ class _Follower:
             if self._root(path) in reached and a.managed.get(path):
                 again = path in made.units and made.units[path].times > 1
                 self._reduced(path, made.trained.get(path, set()), found, again=again)
+        # Only of what is issued once: of two alike nobody knows which came first.
         found.early = tuple(
             pair for pair in early if all(found.numbers[text] == SHARDED for text in pair)
         )
@@ -261,6 +267,8 @@ class _Follower:
         a = self._now
         checks = a.fsdp1 and a.case.debug_level == "DETAIL"
         if times and checks and self._root(path) not in self._compared:
+            # The indices of units, of type int32 (``_ExecOrderData._check_order`` in
+            # torch/distributed/fsdp/_exec_order_utils.py).
             found.add(collective("all_gather", "int32", 1), Bounds(0, 2 * times), path)
 
     def _called_again(self, path: str, calls: UnitCalls) -> int:
@@ -276,6 +284,7 @@ class _Follower:
         if not around:
             return 0
         alone = len(around) == 1 and around[0].path == path and not around[0].reentrant
+        # A recomputation that lies in another one is run by that one again.
         return 0 if alone and calls.times == 1 else calls.times * (2 ** len(around) - 1)
 
     def _prefetched(self, made: Pass, once: set[str]) -> Iterator[tuple[str, str]]:

@@ -50,6 +50,7 @@ def parting(a: Anatomy) -> int | None:
         return None
     ranks = [a.situations(rank) for rank in range(a.case.world_size)]
     step: tuple[tuple[int, Op, Situation], ...]
+    # All ranks run the same program, so their situations come in step.
     for step in zip(*ranks, strict=True):
         i, op, first = step[0]
         if isinstance(op, Forward):
@@ -71,10 +72,12 @@ def order_error(a: Anatomy) -> int | None:
     # A root compares the ranks that it is sharded over.
     size = min(a.shards(root) for root in a.roots)
     groups = (orders[first : first + size] for first in range(0, len(orders), size))
+    # If only some of the groups differ, the others raise nothing and wait.
     return op if all(_differ(group) for group in groups) else None
 
 
 def _differ(orders: Sequence[Sequence[str]]) -> bool:
+    # Not strict: a rank that calls less has nothing to compare after its last unit.
     return any(len(set(units)) > 1 for units in zip(*orders, strict=False))
 
 

@@ -40,6 +40,7 @@ def backward_reshards(a: Anatomy, rank: int) -> tuple[frozenset[str], ...] | Non
             _call(a.at(i), op, now, hooked)
         elif op.gives_gradients:
             demanded.append(frozenset(path for path, reached in hooked.items() if reached))
+            # Hooks go with the backward that ran them.
             hooked.clear()
     return tuple(demanded)
 
@@ -56,6 +57,9 @@ def _call(a: Anatomy, op: Forward, now: Situation, hooked: dict[str, bool]) -> N
             if owner is not None and trained[owner]:
                 hooked[owner] = True
         if trained.get(call.path) is False:
+            # Of a frozen unit the first call counts: later ones find the hook already there
+            # (``_register_post_backward_reshard_only_hook`` in
+            # torch/distributed/fsdp/_runtime_utils.py).
             hooked.setdefault(call.path, call.input_grad)
 
 

@@ -57,8 +57,10 @@ def rounding(scale: float, largest: float, eps: float, terms: int) -> float:
     ``scale`` is the largest element of the tensor and ``largest`` that of all tensors;
     ``terms`` are summed into one element; ``eps`` is that of the coarsest dtype.
     """
+    # Errors of rounding point anywhere, so those of n terms add up to about the root of n.
     growth: float = max(1.0, float(terms) ** 0.5)
     bound = eps * growth * (SCALE_FACTOR * scale + FLOOR_FACTOR * largest)
+    # By its eps: bfloat16 has the exponents of float32, and loses nothing that small.
     if eps == FLOAT16_EPS:
         bound += UNDERFLOW * growth
     return bound

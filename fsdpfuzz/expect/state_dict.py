@@ -19,8 +19,10 @@ def state_keys(a: Anatomy, plain: Collection[str], op: StateDict, *, absent: boo
         return keys
     for fqn, owner in a.owners.items():
         if owner is not None and is_cut(a, owner):
+            # A local state dict has the flat parameter in place of all that lies in it.
             keys.discard(fqn)
             keys.add(join(owner, FLAT))
+    # A tied one that goes into a flat parameter leaves its second name with it.
     keys.difference_update(second for second, first in a.brought_ties.items() if first not in keys)
     return keys
 

@@ -24,6 +24,7 @@ _SECONDS = 60.0
 _ASK = """
 import importlib.metadata, importlib.util, json, platform, sys, sysconfig
 try:
+    # By the metadata: to import torch takes seconds, and the controller never does.
     torch = importlib.metadata.version("torch")
 except importlib.metadata.PackageNotFoundError:
     torch = ""
@@ -33,6 +34,7 @@ print(json.dumps({
     "tag": str(sysconfig.get_config_var("SOABI")),
     "torch": torch,
     "path": sys.path,
+    # Looked for, not imported: a package that fails at its import is found out by the ranks.
     "has": [name for name in ("msgspec", "numpy") if importlib.util.find_spec(name)],
 }))
 """
@@ -87,6 +89,8 @@ def interpreter_at(path: Path, origin: str = "--python") -> Interpreter:
         raise UsageError(f"{who} is too old: ranks need {'.'.join(map(str, OLDEST))} or newer")
     carried = {"fsdpfuzz": str(Path(__file__).absolute().parents[1])}
     if said.tag == str(sysconfig.get_config_var("SOABI")):
+        # SOABI names version and build that a compiled module
+        # fits; where it differs, theirs has to do.
         carried["msgspec"] = _folder(msgspec.__file__)
     elif "msgspec" not in said.has:
         raise UsageError(
@@ -120,6 +124,7 @@ def _asked(executable: str, who: str) -> _Said:
         raise UsageError(f"{who} {missing}; name the Python of an environment that has torch")
     try:
         done = subprocess.run(
+            # -P: a json.py in the current folder is not json.
             [executable, "-P", "-c", _ASK],
             capture_output=True,
             text=True,

@@ -68,6 +68,7 @@ class ServerLostError(Exception):
 class ForkServer:
     """A running fork server. Use `get`; pools share those whose ranks have one environment."""
 
+    # By what a server's children see: an environment cannot be changed once torch has read it.
     _current: ClassVar[dict[tuple[str, ...], ForkServer]] = {}
 
     def __init__(self, environment: Mapping[str, str], python: Interpreter) -> None:
@@ -78,6 +79,8 @@ class ForkServer:
         """Exit codes of ended children by pid; take out what you have seen."""
         self.lost = False
         self.worker_failure = ""
+        # Named here, made there: the controller can remove it
+        # even if the server died while it started.
         self._home = Path(tempfile.gettempdir(), f"fsdpfuzz-{uuid.uuid4().hex}").absolute()
         self._folders = {self._home}
         # Anonymous: it is gone with the last process that has it open.
@@ -89,6 +92,7 @@ class ForkServer:
             self._process = self._launch(theirs)
         try:
             started = self._await(Started, _START_SECONDS)
+        # Also Ctrl-C: nobody else knows of this server yet.
         except BaseException as error:
             self._abandon()
             if isinstance(error, ServerLostError):
@@ -140,6 +144,7 @@ class ForkServer:
         request = ForkRequest(
             function=function,
             setups=tuple(msgspec.Raw(msgspec.json.encode(setup)) for setup in setups),
+            # With each request: sys.path may have changed since.
             path=_path_of(self._python),
         )
         return self._ask(request, Forked, fds).pids
@@ -182,6 +187,7 @@ class ForkServer:
         """Ends the server and with it every child; for the process that started it only."""
         if self._owner != os.getpid():
             return
+        # The exit would hold on to a server, and its descriptors, that is closed already.
         atexit.unregister(self.close)
         self._abandon(patience=5.0)
         for sees, server in list(ForkServer._current.items()):
@@ -211,6 +217,7 @@ class ForkServer:
 
     def _abandon(self, patience: float = 0.0) -> None:
         self.lost = True
+        # Its end: the server sees no more requests, kills its children and goes.
         self._control.close()
         try:
             self._process.wait(patience)
@@ -257,6 +264,7 @@ class ForkServer:
         if not data:
             self._lose("it has ended")
         notice = _notices.decode(data)
+        # They come between the answers, whenever a child ends.
         if isinstance(notice, Ended):
             self.exits[notice.pid] = notice.code
         return notice
@@ -277,6 +285,7 @@ class ForkServer:
         self.lost = True
         self._process.kill()
         self._process.wait()
+        # After its end, when all that it said is there.
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 2000))
         said = self._errors.read().decode(errors="replace").strip()
         raise ServerLostError(f"{reason}\n{said}".strip())
@@ -284,6 +293,7 @@ class ForkServer:
 
 def close_forkserver() -> None:
     """Ends this process's fork servers, if there are any, and with them all ranks."""
+    # A copy: `close` takes the server out.
     for server in list(ForkServer._current.values()):
         server.close()
 
@@ -291,4 +301,5 @@ def close_forkserver() -> None:
 def _path_of(python: Interpreter) -> tuple[str, ...]:
     if python.path is not None:
         return python.path
+    # Absolute: an empty entry means the current folder, which is another one there.
     return tuple(str(Path(entry).absolute()) for entry in sys.path)

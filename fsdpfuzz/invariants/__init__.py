@@ -88,6 +88,7 @@ def judge(case: CaseSpec, observation: Observation) -> Verdict:
     findings = [f for invariant in REGISTRY.values() for f in invariant.check(a, observation)]
     if findings:
         return Verdict(status="finding", findings=tuple(_causes(findings)))
+    # An error that FSDP promises is what has to happen, so the case has passed.
     if order_refused(a, observation):
         return Verdict(status="passed")
     if is_rejection(observation):
@@ -107,6 +108,7 @@ def _says_more(report: RankReport) -> bool:
     return any(subject.states_taken or subject.tracker_peak for subject in report.subjects)
 
 
+# By the order of the registry: what stands first is the cause of what stands later.
 _CHAIN = tuple(name for name, invariant in REGISTRY.items() if invariant.follows)
 _RESULTS = {name for i in REGISTRY.values() if isinstance(i, Parity) for name in i.results}
 for _kind in OPERATIONS.values():

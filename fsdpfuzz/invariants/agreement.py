@@ -29,6 +29,7 @@ class NoHang(Invariant):
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """Where ranks gave no answer, for a reason of their own."""
         hang = observation.hang
+        # One that failed leaves the others waiting; that they do is no finding of its own.
         if hang is None or hang.after_failure:
             return
         # What the first one that gave no answer was doing; another may have answered and be idle.
@@ -107,6 +108,7 @@ class NoCrash(Invariant):
             return
         if order_refused(a, observation):
             return
+        # What a rank raises because a peer is gone comes later, whatever its number.
         rank, first = own[0] if own else raised[0]
         everywhere = len(raised) == observation.world_size
         same = everywhere and len({signature(error) for _, error in raised}) == 1
@@ -259,12 +261,14 @@ def _own_errors(observation: Observation) -> list[tuple[int, Raised]]:
 def _is_consequence(error: Raised) -> bool:
     """Whether it only tells that a peer went away."""
     text = error.message.lower()
+    # gloo says so, in a RuntimeError without a type of its own.
     return "connection closed by peer" in text or "connection reset by peer" in text
 
 
 def signature(error: Raised) -> str:
     """Type, place and wording without numbers and names, so that shrinking keeps it."""
     text = _NUMBER.sub("#", _QUOTED.sub("_", gist(error.message)))
+    # Without line numbers, which another release of torch moves.
     place = error.frame or error.stage.partition("[")[0]
     return f"{error.type}@{place}:{text}"[:_MAX_KIND]
 

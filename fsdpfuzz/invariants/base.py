@@ -45,6 +45,7 @@ _OWN_DTYPE = Version("2.15")
 def is_from(release: Version, observation: Observation, *, unknown: bool = True) -> bool:
     """Whether a case ran on that release of torch or a later one; ``unknown`` if nobody knows."""
     try:
+        # The base version: a nightly build of a release counts as that release.
         return Version(Version(observation.torch).base_version) >= release
     except InvalidVersion:
         return unknown
@@ -71,6 +72,7 @@ def broken(comparison: Comparison) -> bool:
 
     Where training without FSDP left the range of its dtype too, nothing can be said.
     """
+    # Before it is asked whether FSDP's value is finite: the reference's was not either.
     if max(comparison.baseline, comparison.coarse or 0.0) >= DIVERGED:
         return False
     if not comparison.finite:

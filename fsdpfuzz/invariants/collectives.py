@@ -87,6 +87,7 @@ class GatheredInTurn(Invariant):
         """The first operation of each variant with another order."""
         told = set()
         for report, subject, op, seen, due in _promised(a, observation):
+            # Wrong numbers are told of by the other rule; an order of wrong numbers says nothing.
             if subject.name in told or _odd(seen, due) is not None:
                 continue
             odd = _disorder(seen, due)
@@ -131,6 +132,7 @@ def _promised(
         if not subject.issued:
             continue
         for op, due in traffic(run, report.rank, settled=settled, own=own).items():
+            # Broadcasts and barriers are nobody's promise.
             seen = [text for text in subject.issued[op] if text.startswith(KINDS)]
             yield report, subject, op, seen, due
 

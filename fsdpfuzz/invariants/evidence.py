@@ -66,6 +66,7 @@ class Evidence:
 
 def bound(finding: Finding) -> float:
     """The largest deviation that passes, in as many digits as say something."""
+    # Four digits: a bound is an estimate, and a script should not look more exact than it is.
     return float(f"{finding.allowed or 0.0:.4g}")
 
 

@@ -57,6 +57,8 @@ class OffloadEntered(Invariant):
         forwards = sum(op.runs_model for op in a.case.program[: finding.op + 1])
         ranks = range(a.case.world_size)
         due = [sum(offload_entries(a, rank)[:forwards]) for rank in ranks]
+        # The class itself, not a name in a module: a script
+        # counts every entry, whoever imported it.
         owner = Global("torch.autograd.graph.save_on_cpu")
         return Evidence(
             last=finding.op,

@@ -109,6 +109,7 @@ class ShardBytes(_HeldBytes):
 
 
 def _shards(a: Anatomy) -> tuple[int, int]:
+    # Under the last plan: a program may have wrapped its model anew.
     least = shard_bytes(a.last)
     if a.case.keep_unsharded_storage:
         return least + kept_bytes(a.last), least + whole_bytes(a.last, a.units)
@@ -222,6 +223,7 @@ def tracked_at_least(a: Anatomy) -> int:
     case = a.case
     adam = case.optimizer is not None and case.optimizer.adapts
     plain = grads_known_every_step(a) and not case.held_out
+    # The least of all ranks, so that one bound holds on each: shards are uneven.
     moments = 2 * min(grad_bytes(a, rank) for rank in range(case.world_size))
     whole = unit_numel(a) * _item(a) if all_called(a) else 0
     stepped = adam and plain and steps_after_backward(a)

@@ -56,6 +56,8 @@ class Parity(Invariant):
             variant = variant_name(subject)
             ranks, known, _ = worst.setdefault(variant, ([], first, run))
             ranks.append(report.rank)
+            # The earliest operation first, then the largest
+            # deviation: what is later follows from it.
             if (-first.op, first.error) > (-known.op, known.error):
                 worst[variant] = (ranks, first, run)
         for variant, (ranks, comparison, run) in worst.items():
@@ -252,6 +254,7 @@ def detail_of(comparison: Comparison, world_size: int) -> str:
     if observed == 0.0:
         return "zero"
     if expected != 0.0:
+        # What a missing, or a second, division by the ranks looks like.
         for ratio, text in ((float(world_size), "times-ranks"), (1.0 / world_size, "over-ranks")):
             if abs(observed / expected / ratio - 1.0) < _RATIO_SLACK:
                 return text

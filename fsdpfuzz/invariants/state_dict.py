@@ -196,6 +196,7 @@ def _detail(comparison: Comparison) -> str:
         return f"{comparison.missing}-missing"
     if not comparison.finite:
         return "not-finite"
+    # What ``steps/state_dict.py:blank`` puts there before the load.
     return "zero" if comparison.observed == 0.0 else "other"
 
 

@@ -60,6 +60,7 @@ class FrozenUntouched(Invariant):
         grads = finding.kind == _WITH_GRAD
         shard = shard_evidence(a, name, grads=grads)
         before = call("steps.names.copy", Inside("model", name), grads)
+        # One for all: parameters of a case are mostly touched together.
         return Evidence(
             built=(Do(call=before, into=(WHOLE,), who="fsdp"),),
             seen=shard.kept,

@@ -7,13 +7,12 @@ and as which findings, with the smallest such case and findings that it must not
 from __future__ import annotations
 
 from fsdpfuzz.known.check import Checked, check_known
-from fsdpfuzz.known.defect import TO_WRITE, Backend, Defect, MustNot, Pattern, Predicate
+from fsdpfuzz.known.defect import TO_WRITE, Defect, MustNot, Pattern, Predicate
 from fsdpfuzz.known.files import Known, defect_files, defect_in, is_id, read_defect, write_defect
 from fsdpfuzz.known.propose import Proposal, propose
 
 __all__ = [
     "TO_WRITE",
-    "Backend",
     "Checked",
     "Defect",
     "Known",

@@ -15,20 +15,19 @@ from fsdpfuzz.case import (
     Anatomy,
     CaseSpec,
     anatomy,
-    features,
+    case_features,
     parameter_features,
     unit_features,
     variants,
 )
 from fsdpfuzz.case.names import parameter_in
 from fsdpfuzz.verdict import Finding
+from fsdpfuzz.wire import Backend
 
 Value = Annotated[str, Meta(max_length=200)]
 Values = Annotated[tuple[Value, ...], Meta(min_length=1)]
 Release = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?[0-9a-z.]*$", max_length=40)]
 
-
-Backend = Literal["gloo", "nccl"]
 
 TO_WRITE = "(to be written)"
 """How a text begins that a person has to replace."""
@@ -53,7 +52,7 @@ class Predicate(_Strict, frozen=True, kw_only=True):
 
     def covers(self, a: Anatomy) -> bool:
         """Whether a case can show it at all."""
-        if not _have(features(a.case), self.case):
+        if not _have(case_features(a), self.case):
             return False
         if self.parameter:
             return any(self.has_parameter(a, fqn) for fqn in a.by_fqn)
@@ -202,11 +201,7 @@ class Defect(_Strict, frozen=True, kw_only=True, rename={"refuses": "not"}):
 
     def covers(self, case: CaseSpec) -> bool:
         """Whether a case, or one of its variants, can show it."""
-        return any(
-            self.when.covers(a)
-            for run in variants(case).values()
-            for a in dict.fromkeys((anatomy(run), anatomy(run).last))
-        )
+        return any(map(self.when.covers, ways(case)))
 
     def explains(self, case: CaseSpec, finding: Finding) -> bool:
         """Whether a finding on a case is this defect."""
@@ -214,6 +209,12 @@ class Defect(_Strict, frozen=True, kw_only=True, rename={"refuses": "not"}):
             self.when.covers(a) and any(shown.fits(a, self.when, finding) for shown in self.shows)
             for a in _runs(case, finding)
         )
+
+
+def ways(case: CaseSpec) -> tuple[Anatomy, ...]:
+    """The anatomies under which a case is run: of its variants, too, and as they are in the end."""
+    runs = map(anatomy, variants(case).values())
+    return tuple(dict.fromkeys(a for run in runs for a in (run, run.last)))
 
 
 def _runs(case: CaseSpec, finding: Finding) -> Iterator[Anatomy]:

@@ -24,7 +24,7 @@ from fsdpfuzz.case import (
 from fsdpfuzz.corpus import decode_strictly, write_atomically
 from fsdpfuzz.errors import CaseError, UsageError, one_line
 from fsdpfuzz.invariants import REGISTRY
-from fsdpfuzz.known.defect import Defect
+from fsdpfuzz.known.defect import Defect, ways
 from fsdpfuzz.reduce import simpler
 from fsdpfuzz.verdict import Finding
 
@@ -39,6 +39,7 @@ class Known:
     def __init__(self, defects: Mapping[str, Defect] | None = None) -> None:
         self.defects = dict(defects or {})
         self._shown: Counter[str] = Counter()
+        self._applying: dict[tuple[str, str], dict[str, Defect]] = {}
 
     @classmethod
     def load(cls, path: Path) -> Known:
@@ -61,16 +62,22 @@ class Known:
                 case = decode(msgspec.json.encode(other.case), source=f"known defect {name}")
             yield case, other.finding
 
-    def applying(self, *, torch: str, backend: str) -> Iterator[tuple[str, Defect]]:
-        """The defects that this torch version has on this backend."""
-        for name, defect in self.defects.items():
-            if defect.applies(torch=torch, backend=backend):
-                yield name, defect
+    def applying(self, *, torch: str, backend: str) -> Mapping[str, Defect]:
+        """The defects that this torch version has on this backend, by id."""
+        here = (torch, backend)
+        if here not in self._applying:  # asked for each case that is drawn
+            self._applying[here] = {
+                name: defect
+                for name, defect in self.defects.items()
+                if defect.applies(torch=torch, backend=backend)
+            }
+        return self._applying[here]
 
     def covering(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
         """Ids of the defects that a case can show here."""
         found = self.applying(torch=torch, backend=backend)
-        return tuple(name for name, defect in found if defect.covers(case))
+        runs = ways(case)
+        return tuple(name for name, defect in found.items() if any(map(defect.when.covers, runs)))
 
     def exits(self, case: CaseSpec, name: str) -> Iterator[CaseSpec]:
         """Plainer cases that a defect does not cover any more, the nearest first, at most two.
@@ -84,7 +91,9 @@ class Known:
     def match(self, case: CaseSpec, finding: Finding, *, torch: str, backend: str) -> str | None:
         """The id of the first defect that explains a finding, or None."""
         found = self.applying(torch=torch, backend=backend)
-        name = next((name for name, defect in found if defect.explains(case, finding)), None)
+        name = next(
+            (name for name, defect in found.items() if defect.explains(case, finding)), None
+        )
         if name is not None:
             self._shown[name] += 1
         return name
@@ -99,7 +108,7 @@ class Known:
     def silent(self, *, torch: str, backend: str) -> tuple[str, ...]:
         """Ids of the defects that should show here and explained nothing so far."""
         found = self.applying(torch=torch, backend=backend)
-        return tuple(name for name, _ in found if not self._shown[name])
+        return tuple(name for name in found if not self._shown[name])
 
 
 def is_id(text: str) -> bool:

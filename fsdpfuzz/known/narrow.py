@@ -218,7 +218,7 @@ def _at(level: Level, found: Mapping[str, str]) -> Iterator[tuple[Atom, str]]:
 def _anywhere(a: Anatomy, atom: Atom) -> frozenset[str]:
     """The values that a feature has of any unit, or of any parameter: the one meant is gone."""
     level, name = atom
-    found: Iterable[dict[str, str]] = ()
+    found: Iterable[Mapping[str, str]] = ()
     if level == "unit":
         found = (unit_features(a, path) for path in a.units)
     elif level == "parameter":

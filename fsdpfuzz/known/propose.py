@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import msgspec
 
 from fsdpfuzz.case import Anatomy, CaseSpec, as_document, digest
-from fsdpfuzz.known.defect import TO_WRITE, Backend, Defect, Pattern, Predicate
+from fsdpfuzz.known.defect import TO_WRITE, Defect, Pattern, Predicate
 from fsdpfuzz.known.narrow import focus_of, narrowest, run_of
 from fsdpfuzz.known.others import other_findings
 from fsdpfuzz.known.trials import Examine, Trial, same, trials_of
 from fsdpfuzz.reduce import MOST_RANKS, ablate, alike, reduce
 from fsdpfuzz.verdict import Finding, Verdict
+from fsdpfuzz.wire import Backend
 
 _MAX_TEXT = 120
 _MAX_PATTERN = 400
@@ -65,6 +66,7 @@ def propose(
     verdicts = dict[str, Verdict]()
 
     def remembered(other: CaseSpec) -> Verdict:
+        # Reducing, ablation and trials ask for many of the same cases.
         name = digest(other)
         if name not in verdicts:
             verdicts[name] = examine(other)

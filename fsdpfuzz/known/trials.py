@@ -28,6 +28,7 @@ from fsdpfuzz.verdict import Finding, Verdict
 Examine = Callable[[CaseSpec], Verdict]
 
 MORE_RANKS = (3, 4)
+# More elements than ranks: a shard that is empty in the smallest case is none here.
 WIDER = 4
 
 replace = msgspec.structs.replace

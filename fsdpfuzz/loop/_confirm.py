@@ -41,6 +41,7 @@ def confirm(
     unconfirmed, unless it is a hang with evidence; so is a hang that never had any.
     """
     runs = [first]
+    # First of all: what a slow machine shows must not be repeated ten times.
     if is_starved(first[0]):
         runs.append(rerun(True))
         if not runs[1][1].findings:

@@ -68,11 +68,13 @@ class Hunt:
             name = digest(case)
             if name in self._ledger.seen:
                 return
+            # Before it is begun: a case that is skipped is not looked at again either.
             self._ledger.seen.add(name)
             if self._ledger.begin(case, self.name):
                 made += 1
             if made >= fresh or is_over(self._settings, self._ledger):
                 raise StopRound
 
+        # A bound, so that a strategy with hardly a new case left comes to an end.
         drive(self._strategy, body, seed=seed, max_examples=fresh * SPARE + 10)
         return made

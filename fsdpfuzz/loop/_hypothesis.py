@@ -54,9 +54,13 @@ def drive(
 
     @hypothesis.settings(
         max_examples=max_examples,
+        # No shrinking, no reuse: a finding is reduced by the loop, from the case that shows it.
         phases=(Phase.generate,),
+        # What an earlier run has left there would change what a seed gives.
         database=None,
+        # Ranks have deadlines of their own; a case may rightly take seconds.
         deadline=None,
+        # Draws share the cores with ranks that train, and are slow at times.
         suppress_health_check=list(HealthCheck),
         verbosity=Verbosity.quiet,
         backend=BACKEND,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from fsdpfuzz.case import MAX_RANKS
-from fsdpfuzz.loop._settings import Backend
 
 if TYPE_CHECKING:
     from fsdpfuzz.pool import Interpreter
+    from fsdpfuzz.wire import Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def told_devices(devices: Path = Path("/dev")) -> list[str]:
 def guess_backend(choice: str) -> Backend:
     """The backend that ``choice`` will probably mean, for a header line."""
     if choice != "auto":
-        return cast(Backend, choice)
+        return cast("Backend", choice)
     return "nccl" if visible_gpus() >= 2 else "gloo"
 
 

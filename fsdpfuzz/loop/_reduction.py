@@ -71,6 +71,7 @@ class Reduction:
     def _shown(self, case: CaseSpec) -> Finding | None:
         self._tries += 1
         shown = None
+        # A smaller case in a region of its own may show the known defect in place of this finding.
         if self._regions.issuperset(self._session.covering(case)):
             examined = self._session.examine(case, beside=True)
             shown = _same(self.finding, examined)
@@ -108,6 +109,7 @@ def kept_raised(session: Session, *, smaller: bool = True) -> Iterator[Kept]:
     it cannot take out one by one. All of them are on disk before the first is reduced.
     """
     raised = [
+        # On disk before anything is reduced: a run that is killed loses no finding.
         (session.keep(examined, finding, name), examined, finding, name)
         for examined, finding, name in session.take_raised()
     ]
@@ -120,6 +122,7 @@ def kept_raised(session: Session, *, smaller: bool = True) -> Iterator[Kept]:
                 reduction.examined, reduction.finding, property_name, reduction.steps
             )
             if kept != path:
+                # After the smaller one is on disk.
                 session.drop(path)
             path = kept
         session.settle()

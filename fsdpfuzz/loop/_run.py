@@ -99,6 +99,7 @@ def _search(settings: RunSettings, ledger: Ledger, properties: tuple[Property, .
     folder = settings.notes or settings.session.folder
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / DIGESTS).open("w", encoding="ascii", buffering=1) as ledger.digests:
+        # What killed the last run comes first, and once for all properties.
         for case in ledger.session.pending():
             ledger.meet(ledger.session.examine(case), properties[0].name)
         number, jobs = settings.place

@@ -76,6 +76,7 @@ class Runs:
         first = _Failing()
         while len(seen) < TRIES:
             if seen:
+                # Fresh ranks: what the fault left in the old ones would fail the case again.
                 self.pool(case.world_size).close()
             observation = self.pool(case.world_size).run(case, patience=patience or bool(seen))
             self.torch = observation.torch or self.torch
@@ -84,6 +85,7 @@ class Runs:
             if not failing.fault:
                 try:
                     verdict = self._ports.judge(case, observation)
+                # The judge is our own code: what it raises says nothing of FSDP.
                 except Exception as error:
                     text = f"{type(error).__name__}: {error} [judging]"
                     failing = _Failing(text, traced(error))
@@ -106,6 +108,8 @@ class Runs:
 
     def close(self) -> None:
         """Ends all ranks; pools start again when needed."""
+        # Taken out first: whatever interrupts the closing must
+        # not have a pool used that is half closed.
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             self._closed_restarts += pool.restarts

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Literal
 from fsdpfuzz.case import Imported, Plan
 from fsdpfuzz.loop._profiles import PROFILES, Profile
 from fsdpfuzz.pool import Interpreter
-from fsdpfuzz.wire import Target
+from fsdpfuzz.wire import Backend, Target
 
 if TYPE_CHECKING:
     from fsdpfuzz.loop._machine import Resolved
 
-Backend = Literal["gloo", "nccl"]
 Api = Literal["fsdp1", "fsdp2"]
 
 APIS: tuple[Api, ...] = ("fsdp1", "fsdp2")

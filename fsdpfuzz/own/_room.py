@@ -55,4 +55,5 @@ def available_memory() -> int:
         found.append(most - int((_CGROUP / "memory.current").read_text()))
     except (OSError, ValueError):  # no container, or none with a limit
         pass
+    # The smaller of both: a container may have less than the machine has free.
     return max(0, min(found, default=0))

@@ -6,12 +6,11 @@ from fsdpfuzz.forkserver import Interpreter, interpreter_at, own_interpreter
 from fsdpfuzz.pool._deadline import Deadlines
 from fsdpfuzz.pool._imported import Seen, look_at
 from fsdpfuzz.pool._machine import choose_backend, probe_machine
-from fsdpfuzz.pool._pool import Backend, Pool
+from fsdpfuzz.pool._pool import Pool
 from fsdpfuzz.pool._signals import sigterm_exits
 from fsdpfuzz.wire import Machine
 
 __all__ = [
-    "Backend",
     "Deadlines",
     "Interpreter",
     "Machine",

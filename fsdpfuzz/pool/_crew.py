@@ -46,6 +46,7 @@ class Crew:
             pids = server.fork(_WORKER, setups, theirs)
             for rank, pid in zip(self.ranks, pids, strict=True):
                 rank.pid = pid
+            # How ranks end is told by the server, whose children they are, not by a pipe.
             self._selector.register(server.control, selectors.EVENT_READ)
             for rank in self.ranks:
                 self._selector.register(rank.channel, selectors.EVENT_READ, rank.read_channel)
@@ -85,11 +86,14 @@ class Crew:
         for rank in self.ranks:
             seconds = min(seconds, self._follow_up(rank))
         for key, events in self._selector.select(max(0.0, seconds)):
+            # The server's own socket has none: it is drained for all ranks together.
             read: Callable[[], bool] | None = key.data
             if read is None:
                 self._server.drain()
             elif events & selectors.EVENT_READ and not read():
+                # A pipe at its end is readable for ever.
                 self._selector.unregister(key.fileobj)
+        # Last, when all that was said before the end has been read.
         self._note_exits()
 
     def settle(self) -> None:
@@ -108,9 +112,12 @@ class Crew:
             return math.inf
         if rank.wants_to_write:
             rank.write()
+            # The selector looks for what can be read only, and orders are short.
             return 0.01
         if not rank.lost:
             return math.inf
+        # Time to end by itself, with an exit code that says more than
+        # our own SIGKILL; one that sends garbage gets none.
         due = rank.lost_at + (0.0 if rank.garbage else _LINGER) - time.monotonic()
         if due > 0:
             return due
@@ -123,6 +130,7 @@ class Crew:
         for rank in self.ranks:
             if rank.code is not None:
                 continue
+            # Taken out: the kernel may give the number to another process.
             rank.code = self._server.exits.pop(rank.pid, None)
             if rank.code is None and self._server.lost:
                 rank.code = -signal.SIGKILL  # by the kernel, at the end of its parent
@@ -152,6 +160,7 @@ class Crew:
         waiting = True
         while waiting and time.monotonic() < end:
             before = sizes
+            # Ends are taken in meanwhile: a rank that has died writes no stack.
             self.poll(0.0)
             time.sleep(0.01)
             # A file that still grows is not written to its end.
@@ -171,6 +180,7 @@ class Crew:
                 self.poll(end - time.monotonic())
         finally:
             self._release()
+            # By name: the folder is the pool's, and the next generation is about to use it.
             for name in (f"store-{self._generation}", "flight-*", "stacks-*"):
                 for file in self._folder.glob(name):
                     file.unlink(missing_ok=True)
@@ -205,4 +215,5 @@ def _is_stopped(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
+    # The name before it stands in parentheses, and may hold some itself: proc(5).
     return stat.rpartition(")")[2].split()[0] in ("T", "t")

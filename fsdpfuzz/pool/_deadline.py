@@ -59,6 +59,8 @@ class Pace:
         bounds = self._bounds
         if patient or self._clean < bounds.learning:
             return bounds.ceiling
+        # The median, not the mean: one case that took a
+        # minute must not stretch all later deadlines.
         return min(max(bounds.factor * self._median, bounds.floor), bounds.ceiling)
 
     def grace(self, *, patient: bool = False) -> float:

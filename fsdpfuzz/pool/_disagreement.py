@@ -25,11 +25,13 @@ def find_disagreement(recordings: Sequence[Recording], through: frozenset[int]) 
     never will.
     """
     everyone = range(len(recordings))
+    # A recorder keeps the last ones only: what the busiest has forgotten cannot be compared.
     oldest = max((r.collectives[0].number for r in recordings if r.collectives), default=1)
     newest = max((r.issued for r in recordings), default=0)
     for number in range(oldest, newest + 1):
         calls = {rank: recordings[rank].at(number) for rank in everyone}
         groups = _groups(calls)
+        # The first that differs; whatever follows it may differ because of it.
         if len(groups) > 1:
             return _describe(groups, calls, number, through)
     return Disagreement()
@@ -46,6 +48,7 @@ def _groups(calls: Mapping[int, Collective | None]) -> list[list[int]]:
                 break
         else:
             groups.append([rank])
+    # The majority is taken for right; of two ranks the one that issued anything, else rank 0.
     return sorted(groups, key=lambda group: (-len(group), calls[group[0]] is None, group[0]))
 
 

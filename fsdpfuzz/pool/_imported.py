@@ -75,6 +75,7 @@ def look_at(
                 f"rank {rank} other parameters than rank 0"
             )
     notes = list(dict.fromkeys(note for looked in found for note in looked.notes))
+    # A note and no mistake: a model may be tried on one batch.
     if world_size > 1 and len({looked.inputs for looked in found}) == 1:
         notes.append("batch(step, rank) gives all ranks the same, which hides a missing average")
     plans = [msgspec.json.decode(looked.plan, type=_Plans) for looked in found]
@@ -140,11 +141,13 @@ def _ask(
                 Look(target=target, rank=rank, world_size=world_size, store=store)
                 for rank in range(world_size)
             ]
+            # One file for what all of them print: it is shown where one ends without an answer.
             fds = [fd for _, theirs in pairs for fd in (theirs.fileno(), output.fileno())]
             pids = server.fork(_PROBE, asked, fds)
             for _, theirs in pairs:
                 theirs.close()
             for (ours, _), pid in zip(pairs, pids, strict=True):
+                # One after the other is enough: what a later one says waits in its socket.
                 answer = read_to_end(ours)
                 if server.await_end(pid, _END_SECONDS) is None:
                     server.signal([pid], signal.SIGKILL)

@@ -10,13 +10,14 @@ import msgspec
 
 from fsdpfuzz.errors import MachineError, PoolError, UsageError
 from fsdpfuzz.forkserver import ForkServer, Interpreter, ServerLostError
-from fsdpfuzz.wire import BackendName, Machine
+from fsdpfuzz.wire import Backend, Machine
 
 _PROBE = "fsdpfuzz.ranks._machine_probe:main"
 _PROBE_SECONDS = 120.0
 _END_SECONDS = 10.0
 _MAX_ANSWER = 1 << 20
 
+# Once in a process: it takes a fork that initialises CUDA.
 _machines: dict[str, Machine] = {}
 
 
@@ -31,7 +32,7 @@ def probe_machine(python: Interpreter | None = None) -> Machine:
     return _machines[name]
 
 
-def choose_backend(machine: Machine, wanted: str = "auto", world_size: int = 2) -> BackendName:
+def choose_backend(machine: Machine, wanted: str = "auto", world_size: int = 2) -> Backend:
     """The backend to use for ``world_size`` ranks.
 
     ``wanted`` is ``auto``, ``gloo`` or ``nccl``. Raises :class:`MachineError` with what is
@@ -66,8 +67,11 @@ def _missing_for_nccl(machine: Machine, world_size: int) -> str:
 def _probe(python: Interpreter | None) -> Machine:
     server = ForkServer.get(python=python)
     ours, theirs = socket.socketpair()
+    # A file, not a pipe that somebody would have to empty meanwhile.
     with ours, tempfile.TemporaryFile() as output:
         try:
+            # Closed before anything is read: the end of the other
+            # process has to be the end of the channel.
             with theirs:
                 (pid,) = server.fork(_PROBE, [None], [theirs.fileno(), output.fileno()])
             answer = read_to_end(ours)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from fsdpfuzz.case import CaseSpec, anatomy, digest, encode
 from fsdpfuzz.errors import ContractError, MachineError, PoolError
@@ -16,9 +16,7 @@ from fsdpfuzz.observations import Observation
 from fsdpfuzz.pool._crew import Crew
 from fsdpfuzz.pool._deadline import Deadlines, Pace
 from fsdpfuzz.pool._watch import Watch
-from fsdpfuzz.wire import DEVICES, Come, Failed, Order, Ready, Run, Setup, Target
-
-Backend = Literal["gloo", "nccl"]
+from fsdpfuzz.wire import DEVICES, Backend, Come, Failed, Order, Ready, Run, Setup, Target
 
 _START_SECONDS = {"gloo": 60.0, "nccl": 180.0}
 _STARTS = 2
@@ -116,6 +114,7 @@ class Pool:
         :class:`MachineError` if torch cannot be imported.
         """
         if self._crew is not None:
+            # A rank may have died since the last case, of what that left behind.
             self._crew.poll(0.0)
             if self._crew.whole:
                 return
@@ -171,6 +170,7 @@ class Pool:
         if observation.clean:
             if not _is_large(case):
                 self._pace.learn(observation.seconds)
+        # A rank may be left in a collective, which gloo answers by an abort and NCCL by a hang.
         elif not _all_refused(observation):
             self._discard()
         return observation
@@ -196,6 +196,7 @@ class Pool:
             if server.worker_failure:
                 raise MachineError(f"this torch cannot run FSDP: {server.worker_failure}")
             folder = self._private_folder(server)
+            # Before the ranks: even a start that fails has written into a store of this number.
             self._generation += 1
             self._crew = Crew(server, folder, [self._setup(rank) for rank in self._everyone()])
         except ServerLostError as error:
@@ -221,6 +222,7 @@ class Pool:
         )
 
     def _private_folder(self, server: ForkServer) -> Path:
+        # A lost server has taken its folders with it.
         if self._folder is None or self._server is not server:
             if self._workdir is not None and not self._workdir.exists():
                 self._workdir.mkdir(parents=True, exist_ok=True)
@@ -234,6 +236,7 @@ class Pool:
         while len(ready) < self.world_size:
             crew.poll(end - time.monotonic())
             for rank in crew.ranks:
+                # The reason that a rank gives comes before its exit code, which says less.
                 for message in rank.inbox:
                     if isinstance(message, Ready):
                         ready.add(rank.rank)
@@ -256,6 +259,7 @@ class Pool:
         deadline = self._pace.deadline(patient=patient)
         if self._fresh and not patient:
             deadline = min(deadline * _FRESH_FACTOR, self._pace.deadline(patient=True))
+        # An answer to an earlier case, that comes late, is told by its number.
         self._number += 1
         watch = Watch(
             crew,
@@ -270,6 +274,7 @@ class Pool:
         started = time.monotonic()
         try:
             for rank in crew.ranks:
+                # What ranks printed between cases is not this case's.
                 rank.forget()
             crew.send([first, *others])
         except BaseException:
@@ -297,6 +302,7 @@ class Pool:
 
     def _discard(self) -> None:
         """Kills the ranks, if there are any, and gives up what they are at."""
+        # First: whatever interrupts the killing must not leave a crew that is half dead.
         crew, self._crew, self._task = self._crew, None, None
         if crew is not None:
             crew.kill()
@@ -309,6 +315,8 @@ def _all_refused(observation: Observation) -> bool:
         observation.hang is None
         and not observation.deaths
         and len(raised) == observation.world_size
+        # While wrapping, nothing of FSDP is under way; one that
+        # raises later may leave the others in a collective.
         and all(error.documented and error.stage.endswith(":wrap") for _, error in raised)
         and len({error.type for _, error in raised}) == 1
     )

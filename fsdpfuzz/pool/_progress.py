@@ -51,6 +51,7 @@ class Progress:
         """
         if not self._first:
             self._first, self._first_at = tuple(usage), after
+        # Any rank counts: while one moves, the others may well wait for it.
         if recordings != self.recordings:
             self.recordings, self._moved, self._moved_at = recordings, tuple(usage), after
         self.still = max(0.0, before - self._moved_at)
@@ -72,6 +73,7 @@ class Progress:
         since, seconds = (self._whole, self._watched) if whole else (self.since, self.still)
         late = self._short(since, ranks, enough)
         in_line = _want([usage.waited for usage in late], seconds)
+        # Nothing was measured, so nothing can be said: the doubt is for the case.
         return seconds <= 0.0 or in_line or any(usage.blocked for usage in late)
 
     def _short(self, since: Sequence[Usage], ranks: Collection[int], enough: float) -> list[Usage]:

@@ -55,6 +55,7 @@ class Rank:
         """Sends what the channel takes."""
         try:
             while self._outgoing:
+                # A socket takes what its buffer has room for.
                 del self._outgoing[: self.channel.send(self._outgoing)]
         except BlockingIOError:
             pass
@@ -89,11 +90,13 @@ class Rank:
         except OSError:
             return False
         self._tail += data
+        # The last bytes: what C++ says before it aborts comes at the end.
         del self._tail[:-MAX_OUTPUT]
         return bool(data)
 
     def read_rest(self) -> None:
         """After its end: takes in what is still in the pipes, which hold little."""
+        # Bounded: a process that the rank started may hold the pipe, and go on writing.
         for _ in range(_REST):
             before = len(self.inbox), bytes(self._tail)
             if not self.lost:
@@ -119,6 +122,7 @@ class Rank:
         if self.output >= 0:
             with contextlib.suppress(OSError):
                 os.close(self.output)
+            # Its number may be another file's by the next `close`.
             self.output = -1
 
     def distrust(self, reason: str) -> None:

@@ -48,10 +48,12 @@ def _threads(folder: Path) -> Iterator[tuple[str, list[str]]]:
         return
     for thread in threads:
         try:
+            # Behind the last parenthesis: a thread's name may hold some itself.
             state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
         except (OSError, IndexError):
             continue  # it has just ended
         try:
+            # Of each thread: the file of the process tells of its main thread alone.
             times = (thread / "schedstat").read_text().split()
         except OSError:
             times = []

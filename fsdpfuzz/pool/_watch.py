@@ -66,6 +66,8 @@ class Watch:
             if not waiting:
                 return None
             now = self._clock()
+            # The machine may have slept, or this process have been
+            # stopped: the ranks were then as well.
             self._lost += max(0.0, now - looked - _GAP)
             looked = now
             passed = now - started - self._lost
@@ -96,9 +98,11 @@ class Watch:
 
     def _is_over(self, waiting: list[Rank], passed: float, patience: float) -> bool:
         """Whether there is nothing more to wait for."""
+        # Whatever the ranks do: a case that moves for ever ends as well.
         if passed >= self._ceiling:
             return True
         progress = self._progress
+        # Only after a pause: what was read while ranks move may be of two moments.
         if 0.0 < progress.still >= self._stall and self._disagree(waiting):
             return True
         if passed < patience:
@@ -130,6 +134,7 @@ class Watch:
             rank.inbox.clear()
             if rank.code is not None:
                 self._note_death(rank, rank.code)
+            # Its death is waited for, to be told with what it sent.
             elif rank.garbage or self.reports[rank.rank] is None:
                 waiting.append(rank)
         return waiting
@@ -161,12 +166,15 @@ class Watch:
         output = rank.printed(MAX_TRACEBACK)
         if rank.killed and code < 0:
             output = f"{output}\n(killed because {rank.lost})".lstrip()
+        # Read after its death: the recorder is a file, and tells how far it came.
         stage = self._crew.recordings()[rank.rank].stage
         self.deaths.append(Death(rank=rank.rank, exitcode=code, stage=stage, output=output))
 
     def _hang(self, waiting: list[Rank], seconds: float) -> Hang:
         recordings = self._crew.recordings()
         progress, late = self._progress, tuple(rank.rank for rank in waiting)
+        # Before the stacks: to write them takes processor time, which would count as the
+        # ranks' own.
         self._look(recordings)
         moves = progress.still < min(self._stall, self._grace)
         stacks = self._crew.stacks()

@@ -42,6 +42,7 @@ _FUNCTIONS: dict[str, tuple[str, int, str]] = {
 }
 
 
+# Of each thread: on a GPU autograd runs the hooks of a backward in a thread of its own.
 class _Depth(threading.local):
     """Collectives call each other; only the outermost is noted."""
 
@@ -56,6 +57,8 @@ def note_collectives(env: RankEnv) -> None:
         if original is None:
             continue
         wrapped = _noting(original, env, depth, noted, position, argument)
+        # Both: torch/distributed/__init__.py copies the names with ``import *``. FSDP calls those
+        # of ``torch.distributed``, the object collectives those of their own module.
         setattr(distributed_c10d, name, wrapped)
         if hasattr(dist, name):
             setattr(dist, name, wrapped)
@@ -71,12 +74,17 @@ def _noting(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
+        # all_gather_into_tensor calls all_gather_single (torch 2.13), broadcast_object_list
+        # broadcast: one call of FSDP's would count twice.
         if depth.inside:
             return original(*args, **kwargs)
         given = args[position] if 0 <= position < len(args) else kwargs.get(argument)
         numel, dtype = _size(given)
         env.collectives[noted] = env.collectives.get(noted, 0) + 1
+        # Two words, so that a promise names no variant: torch 2.13 says all_gather_single where
+        # older ones say all_gather_into_tensor.
         env.issued.append(collective_text("_".join(noted.split("_")[:2]), dtype, numel))
+        # Before the call: of one that never returns, or ends the process, this is all that is left.
         returned = env.flight.collective(noted, numel, dtype)
         depth.inside = True
         try:

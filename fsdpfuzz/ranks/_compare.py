@@ -11,9 +11,11 @@ import msgspec
 import torch
 from torch import Tensor
 
+from fsdpfuzz.expect import FLOOR_FACTOR, LOWER_FLOOR
 from fsdpfuzz.observations import NOT_FINITE, Comparison, Quantity
 
-QUICK_FACTOR = 16.0
+# Nothing passes here that would be reported tensor by tensor, in no dtype.
+QUICK_FACTOR = min(FLOOR_FACTOR, LOWER_FLOOR)
 """Rounding units of the floor under which a batch is not looked at tensor by tensor."""
 
 Values = Mapping[str, Tensor | None]
@@ -75,6 +77,8 @@ class Batch:
             # All go to one device: what FSDP keeps on the CPU lies beside buffers on a GPU.
             device = self._items[0].expected.device if self._items else right.device
             seen = observed.detach().reshape(-1).to(device)
+            # Nothing is computed yet: each number that is read back waits for all kernels before
+            # it.
             self._items.append(_Item(name, seen, right.to(device), reduced))
 
     def finish(self) -> tuple[Comparison, ...]:
@@ -87,11 +91,15 @@ class Batch:
             numel = sum(item.observed.numel() for item in self._items)
             together = self._comparison("*", Baseline(), largest, (0.0, 0.0), numel, 1)
             return (together, *others)
+        # Only now: most operations agree, and baselines take as many kernels again as the
+        # comparison.
         known = self.baselines()
         numbers = []
         for item in self._items:
             wide, right = item.observed.to(torch.float64), item.expected.to(torch.float64)
             worst, where = (wide - right).abs().max(dim=0)
+            # Indexed by a tensor, which stays on the device; an ``int(where)`` would wait for each
+            # tensor.
             numbers.append(torch.stack([worst, wide[where], right[where]]))
         rows: list[list[float]] = torch.stack(numbers).tolist()
         found = [
@@ -109,6 +117,7 @@ class Batch:
 
     def _largest_error(self) -> float:
         """Over all items; undefined values count as infinite."""
+        # In float64, as the difference of two numbers in float16 is rounded itself.
         wide = torch.cat([item.observed.to(torch.float64) for item in self._items])
         right = torch.cat([item.expected.to(torch.float64) for item in self._items])
         error = float((wide - right).abs().max())

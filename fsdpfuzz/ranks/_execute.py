@@ -106,7 +106,9 @@ class Execution:
 
     def _operation(self, operation: Operation, variables: Variables) -> None:
         self.env.flight.stage(f"{self.label}:{operation.name}[{operation.op}]")
+        # The stage first: what the watcher itself raises is then told under this operation.
         self.watcher.before(operation.op, operation.name)
+        # `after` comes all the same: there the watcher says what it has seen until then.
         with suppress(LeaveOperation):
             self._all(operation.body, variables)
         self.watcher.after(operation.op, operation.name, variables)
@@ -137,6 +139,7 @@ class Execution:
         if do.ranks is not None and self.env.rank not in do.ranks:
             return
         made = self._evaluate(do.call, variables)
+        # One target gets the value as it is, even where that is a tuple.
         several = made if len(do.into) > 1 else (made,) * len(do.into)
         for target, value in zip(do.into, several, strict=True):
             if isinstance(target, Inside):
@@ -144,13 +147,20 @@ class Execution:
                 setattr(_inside(variables[target.owner], owner), name, value)
             else:
                 variables[target.name] = value
+                # What a procedure makes is half done: the model in it is built, but not yet
+                # wrapped.
                 if self._inside_procedure:
                     continue
+                # After the assignment, as a watcher may put something else in its place: the
+                # reference does so with DDP.
                 if not self.watcher.assigned(target.name, variables):
                     raise LeaveOperation
 
     def _procedure(self, name: str, args: Sequence[Any], variables: Variables) -> Any:
         procedure = self.recipe.procedure(name)
+        # Only the first wrapping is a stage of its own: ranks that are refused there are in step,
+        # and the pool keeps them (pool/_pool.py, ``_all_refused``). A later one interrupts a
+        # training.
         if name == "shard" and "optimizer" not in variables and "named" not in variables:
             self.env.flight.stage(f"{self.label}:wrap")
         # What a procedure sets stays in it.
@@ -195,11 +205,14 @@ class Execution:
         if function.startswith(f"{OWN}.") and not function.endswith(".loss"):
             # The model as its own code knows it; for the loss DDP has to be called.
             args = [arg.module if isinstance(arg, DistributedDataParallel) else arg for arg in args]
+        # Not in the step, which scripts quote: there a plain loop is easier to read than fast.
         if called is average and self.env.backend == "gloo":
             return _at_once(list(args[0]), *args[1:], **options)
         return called(*args, **options)
 
 
+# A case makes hundreds of calls of the same few functions. So an injection has to replace a step
+# before the first case calls it.
 @cache
 def resolve(name: str) -> Any:
     """The object of a dotted name; ``steps`` stands for our own room of that name."""

@@ -52,11 +52,14 @@ class Groups:
                 continue
             wrapped = self._keeping(name, original)
             for module in map(importlib.import_module, modules):
+                # A module that imported the function by name has a reference of its own.
                 if getattr(module, name, None) is original:
                     setattr(module, name, wrapped)
 
     def spoil(self) -> None:
         """A case ended early: it may have asked for more groups on one rank than on another."""
+        # Groups are told apart by their order alone; ranks that disagree on it would get the wrong
+        # ones.
         self._spoiled = True
 
     def next_case(self) -> bool:
@@ -66,6 +69,7 @@ class Groups:
         """
         default = distributed_c10d._get_default_group()
         others = [group for group in distributed_c10d._world.pg_map if group is not default]
+        # All or none: a rank cannot know by itself which of them the others have dropped.
         if self._spoiled or len(others) > MOST:
             self._made.clear()
         self._given.clear()
@@ -93,6 +97,8 @@ class Groups:
 
 def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
     """What was asked for; None where it cannot be said, or not all ranks ask."""
+    # With the first only the group's own ranks ask (``new_group``), so their counts part from the
+    # others'; a tag is a name, which must stay with who chose it.
     if kwargs.get("use_local_synchronization") or kwargs.get("pg_tag"):
         return None
     parts = [_part(value) for value in (*args, *kwargs.values())]

@@ -17,6 +17,7 @@ _loaded: dict[str, ModuleType] = {}
 
 def load(target: Target) -> ModuleType:
     """Imports a target; from now on cases may call its functions. Raises what its code raises."""
+    # First: a module of the same name elsewhere on the path is not the one that was named.
     sys.path.insert(0, target.folder)
     module = importlib.import_module(target.module)
     _loaded[target.module] = module
@@ -26,6 +27,7 @@ def load(target: Target) -> ModuleType:
 @cache
 def function(name: str) -> Any:
     """A function of the target that was imported, by ``MODULE.NAME`` or ``MODULE.CLASS.NAME``."""
+    # Only what was loaded: the name comes from a case, which must not be able to import anything.
     for module, loaded in _loaded.items():
         if name.startswith(f"{module}."):
             return attrgetter(name.removeprefix(f"{module}."))(loaded)

@@ -96,6 +96,7 @@ def _holder(title: str, module: ModuleType, part: str) -> type:
 
 def _takes(name: str, own: str, function: Any, args: tuple[Any, ...]) -> None:
     try:
+        # Called in thought, not counted: defaults and *args are as good as names.
         inspect.signature(function).bind(*args)
     except TypeError as error:
         wanted = {"model": "()", "batch": "(step, rank)"}
@@ -121,8 +122,11 @@ def check_model(model: nn.Module) -> None:
     if not parameters:
         raise Trouble("model() returned a module without parameters: there is nothing to shard")
     for name, p in parameters.items():
+        # Before anything that asks for its shape, which it has none of yet.
         if isinstance(p, nn.parameter.UninitializedParameter):
             raise Trouble(f"parameter {name!r} is lazy: call the model once in model()")
+        # FlatParameter itself goes by this mark (torch/distributed/fsdp/_flat_param.py,
+        # ``_FlatParameterMeta``): it is a plain nn.Parameter otherwise.
         if type(p).__name__ == "DTensor" or hasattr(p, "_is_flat_param"):
             raise Trouble(f"parameter {name!r} is sharded already: return the model without FSDP")
         if p.device.type != "cpu":

@@ -67,6 +67,8 @@ def not_in_float64(train: Train, plain: Trained, file: str) -> str:
         why = f"your model cannot run in float64: {said[:400]}{where(error, file)}"
         hint = "Tensors in the dtype of their input (torch.zeros(..., dtype=x.dtype)) would do"
     else:
+        # Of the loss alone: a gradient may be rounding and
+        # nothing else, which float64 does not repeat.
         if close(plain.loss, wide.loss, SAME_RULE):
             return ""
         why = (

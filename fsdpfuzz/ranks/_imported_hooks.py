@@ -27,6 +27,7 @@ def optimized(target: Plain, structure: Imported) -> Imported:
     optimizer = target.attempt("optimizer(parameters)", lambda: make(model.parameters()))
     if not isinstance(optimizer, Optimizer):
         raise Trouble(f"optimizer(parameters) returned {kind(optimizer)}: return an Optimizer")
+    # Zeros and not None: whatever moves a parameter then is no gradient, but decay.
     for p in every:
         p.grad = torch.zeros_like(p)
     before = [p.detach().clone() for p in every]
@@ -49,6 +50,7 @@ def optimized(target: Plain, structure: Imported) -> Imported:
             "sees this rank's part of each, and trains otherwise than without"
         )
     state = optimizer.state.values()
+    # A number of steps, of no dimension, is not sharded with its parameter.
     kept = any(isinstance(t, Tensor) and t.dim() for held in state for t in held.values())
     return replace(structure, stateful=kept)
 

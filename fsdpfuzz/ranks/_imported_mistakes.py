@@ -33,6 +33,7 @@ def stale(optimizer: Optimizer, model: nn.Module, plain: Mapping[int, str]) -> I
     ``plain`` names the parameters of the model before it was sharded by their ids.
     """
     held = [p for group in optimizer.param_groups for p in group["params"]]
+    # By identity: tensors compare by elements.
     own = {id(p) for p in model.parameters()}
     gone = [p for p in held if id(p) not in own]
     if gone:
@@ -80,6 +81,7 @@ class Recomputed:
     def __post_init__(self) -> None:
         for path, module in self.model.named_modules():
             own = module.named_parameters(path, recurse=False)
+            # Names before the sharding: FSDP registers other parameters under other names.
             self._trained[id(module)] = path, [name for name, p in own if p.requires_grad]
             # These go with the model, which is thrown away.
             module.register_forward_pre_hook(self._enter)
@@ -92,6 +94,8 @@ class Recomputed:
 
         def forward(ctx: Any, run: Any, preserve: Any, *args: Any) -> Any:
             asked = any(t.requires_grad for t in tree_leaves(args) if isinstance(t, Tensor))
+            # The condition of ``check_backward_validity`` in
+            # torch/utils/checkpoint.py, which only warns.
             if asked:
                 return usual(ctx, run, preserve, *args)
             self._quiet.append(None)
@@ -100,6 +104,8 @@ class Recomputed:
             finally:
                 self._quiet.pop()
 
+        # On the class, where ``apply`` looks it up. A hook on the
+        # module would not tell which checkpoint calls it.
         function.forward = staticmethod(forward)
         try:
             yield
@@ -145,6 +151,8 @@ def clipped_as_plain(model: nn.Module, clip: Callable[[nn.Module], Any]) -> Iter
         if event == "call" and frame.f_code.co_filename == clip_grad.__file__:
             called = True
 
+    # A profile and no patch: the target may have imported the function by
+    # name. It is torch's own code that is looked for, in its file.
     before = sys.getprofile()
     sys.setprofile(look)
     try:
@@ -170,11 +178,14 @@ class Ranks:
 
     def tell(self, what: str, value: str = "yes") -> None:
         """Says something to all ranks."""
+        # No collective: the very question is whether ranks still take part in the same ones.
         self.store.set(f"{what}/{self.rank}", value)
 
     def heard(self, what: str, patience: float = PATIENCE) -> dict[int, str]:
         """What each rank said, of those that say it in time."""
         end = time.monotonic() + patience
+        # Asked for, not waited for: a ``get`` of what never comes
+        # would block for the timeout of the store.
         left = set(range(self.size))
         while left and time.monotonic() < end:
             left = {rank for rank in left if not self.store.check([f"{what}/{rank}"])}
@@ -195,6 +206,7 @@ def waits_for_ever(ranks: Ranks) -> str:
     """The mistake where some ranks came to the end of ``load`` and others do not; else nothing."""
     done = ranks.heard("loaded")
     waiting = [rank for rank in range(ranks.size) if rank not in done]
+    # Where none has come to the end it is slow, or hangs for another reason.
     if not waiting or not done:
         return ""
     return (
@@ -212,6 +224,7 @@ def loaded_apart(
     without it what ``model()`` made.
     """
     wrong = next((s.name for s in shards if not _same(s.values(), s.same_part(right[s.name]))), "")
+    # Also an empty name: the others wait for an answer of each rank.
     ranks.tell("wrong", wrong)
     found = ranks.heard("wrong")
     wrongs = {rank: name for rank, name in found.items() if name}
@@ -250,6 +263,7 @@ def _ranks(numbers: Iterable[int]) -> str:
 def not_elementwise(make: Callable[[list[nn.Parameter]], Optimizer]) -> bool:
     """Whether an optimizer steps the halves of a parameter otherwise than the whole."""
     torch.manual_seed(0)
+    # Three steps, as some optimizers do nothing of their own in the first.
     start, grads = torch.randn(4, 6), [torch.randn(4, 6) for _ in range(3)]
     whole = [nn.Parameter(start.clone())]
     halves = [nn.Parameter(part.clone()) for part in start.chunk(2)]

@@ -36,6 +36,7 @@ def modules_of(
     made = []
     for path, module in model.named_modules():
         start = f"{path}." if path else ""
+        # Not named_parameters(recurse=False), which leaves out the second name of one that is tied.
         own = [name for name, p in module._parameters.items() if p is not None]
         names = {name: first[id(every[start + name])] for name in own}
         parameters = tuple(
@@ -75,6 +76,7 @@ def close(a: Tensor | None, b: Tensor | None, most: float, noise: float = 0.0) -
         return a is b
     if a.shape != b.shape or not a.numel():
         return a.shape == b.shape
+    # In float64: a difference in float16 would be rounded itself.
     left, right = a.detach().double(), b.detach().double()
     return bool((left - right).abs().max() <= noise + most * (1e-6 + right.abs().max()))
 
@@ -95,6 +97,7 @@ def fingerprint_of(tensors: Iterable[Any]) -> str:
     for t in tensors:
         if isinstance(t, Tensor):
             found.update(f"{t.dtype} {tuple(t.shape)}".encode())
+            # As bytes: NumPy knows no bfloat16.
             found.update(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
 
@@ -108,6 +111,7 @@ def kind(value: object) -> str:
 
 def where(error: BaseException, file: str) -> str:
     """The line of the target at which it failed."""
+    # The last one in the user's own file: the innermost frame is mostly torch's.
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(file)]
     if isinstance(error, SyntaxError) and error.filename and error.filename.endswith(file):
         return f" [{file}:{error.lineno}]"

@@ -40,6 +40,7 @@ def plan_of(model: nn.Module) -> Plan:
 
 def _beside(model: nn.Module, unit: Any) -> tuple[str, ...]:
     """The modules of a unit of fsdp2 but the first, by their FQN in the plain model."""
+    # Their order is that of the model, whatever order they were given in.
     held = {id(module) for module in unit._get_fsdp_state()._modules}
     paths = [
         clean_tensor_name(f"{n}.").rstrip(".") for n, m in model.named_modules() if id(m) in held
@@ -60,6 +61,8 @@ def mesh_of(model: nn.Module) -> tuple[int, int] | None:
 def _hybrid(unit: Any) -> tuple[int, int] | None:
     if unit.sharding_strategy.name not in HYBRID:
         return None
+    # ``process_group`` of a hybrid unit is that of its shards
+    # (torch/distributed/fsdp/_init_utils.py, ``_init_process_group_state_for_hybrid_shard``).
     ranks = dist.get_process_group_ranks(unit.process_group)
     return _sizes(ranks, len(ranks))
 
@@ -68,6 +71,7 @@ def _two_axes(unit: Any) -> tuple[int, int] | None:
     group = unit._get_fsdp_state()._fsdp_param_group
     if group is None or group.mesh_info.mesh.ndim == 1:
         return None
+    # The tensor of ranks: a mesh tells the size of an axis, but not which ranks lie along it.
     mesh = group.mesh_info.mesh.mesh
     return _sizes(mesh[(mesh == dist.get_rank()).any(dim=1)].flatten().tolist(), mesh.shape[1])
 

@@ -139,6 +139,7 @@ class _Probe:
             return act()
         except Trouble:
             raise
+        # SystemExit too: code of your own may end itself, and the controller is to hear why.
         except BaseException as error:
             said = f"{type(error).__name__}: {error}".strip(": ")
             raise Trouble(f"{what} raised {said[:600]}{where(error, self.module_file)}") from error
@@ -251,6 +252,7 @@ class _Probe:
     ) -> _Run:
         """A forward and a backward; ``quiet`` leaves what is raised as it is."""
         model = self.made().requires_grad_(True)
+        # Before the cast: ``Module.to`` puts new tensors into the buffers' places.
         kept = {} if with_buffers else dict(model.named_buffers())
         steps.cast(model, torch.device("cpu"), dtype)
         for name, buffer in kept.items():
@@ -325,6 +327,7 @@ class _Probe:
         runs = [run, *later]
         check_steady([r.grads for r in runs])
         paths = [name for name, _ in plain.named_modules()]
+        # FSDP on ranks that call a unit a different number of times waits for ever.
         alone &= called_alike([r.watch.times for r in runs], paths)
         used = {n for n, g in run.grads.items() if g is not None}
         odd, asked = self._odd(run, alone), asked_outside(run.model, every)

@@ -37,6 +37,7 @@ class Asked(TorchFunctionMode):
         self._tell = tell
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Not ``is``: each look at a property's getter makes another object.
         if func == _DTYPE:
             self._tell(args[0])
         elif func in _LIKE:
@@ -61,6 +62,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The same for when its dtype was asked for."""
         self.backwards = 0
         """Backwards that forwards run by themselves."""
+        # By identity, with the model held beside: an id may be given again to another object.
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._model = model
         self._open: list[tuple[str, list[tuple[Tensor, int]]]] = []
@@ -92,6 +94,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
             self.calls.append(name)
             self.times[name] += 1
+            # torch counts changes in place in ``_version``; no other trace of them stays.
             self._open.append((name, [(t, t._version) for t in given]))
 
         return enter
@@ -101,6 +104,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
         same = any(t is g for t in made for g, _ in given)
         changed = any(g.requires_grad and g._version != version for g, version in given)
+        # FSDP hangs its backward hooks on what comes in and goes out: on an
+        # input that is returned, or changed, they meet each other.
         if same or changed or not any(t.requires_grad for t in made):
             self.odd.add(name)
 
@@ -110,6 +115,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.asked.setdefault(name, set()).add(frozenset(n for n, _ in self._open))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Below autograd, where every use of a tensor arrives, whatever Python function it came by.
         for leaf in tree_leaves((args, kwargs or {})):
             name = self._names.get(id(leaf))
             if name is not None:

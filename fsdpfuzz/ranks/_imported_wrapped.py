@@ -88,6 +88,8 @@ class Wrapper:
             store=store,
             rank=asked.rank,
             world_size=asked.world_size,
+            # Longer than a rank listens for the others, so that
+            # each mistake is named before gloo gives up.
             timeout=timedelta(seconds=2 * PATIENCE),
         )
 
@@ -95,6 +97,8 @@ class Wrapper:
         """All that there is to say; :class:`Trouble` where it cannot be trained at all."""
         plain = self._plain
         model = plain.froze()
+        # Before the wrapping, which moves parameters: mistakes
+        # are told by the names of the plain model.
         recomputed, names = Recomputed(model), {id(p): n for n, p in model.named_parameters()}
         right = {name: value.clone() for name, value in model.state_dict().items()}
         wrapped, optimizer = self._sharded(model)
@@ -106,6 +110,7 @@ class Wrapper:
         found = Wrapped(plan=plan)
         found.facts = {"loads": loads, "optimizes": optimizer is not None, "mesh": mesh}
         self._structure = replace(self._structure, wrapped=True, mesh=mesh)
+        # Before the first forward: where fsdp2 is whole it registers other parameters.
         mistakes = [] if optimizer is None else list(stale(optimizer, wrapped, names))
         if loads:
             right = steps.weights(plain.froze())
@@ -113,10 +118,13 @@ class Wrapper:
             if waits:
                 found.mistakes, found.stuck = (*mistakes, waits), True
                 return found
+        # After the loading and before the training, which changes the values.
         mistakes += self._apart(wrapped, plan, right, loads=loads)
         with recomputed.following():
             found.refused, trained = self._trained(wrapped)
         mistakes += recomputed.mistakes()
+        # Last: clipping needs gradients, and issues collectives that
+        # a refused training leaves no rank for.
         if "clip" in plain.functions and trained and not found.refused:
             mistakes += self._clipped(wrapped)
         found.mistakes = tuple(mistakes)
@@ -130,6 +138,8 @@ class Wrapper:
             return made[0]
 
         try:
+            # Through the step that a case calls, so that both
+            # mean the same by "it returned a tuple".
             wrapped = steps.sharded(model, shard, _CPU)
         except Exception as error:
             raise Trouble(_of_shard(error, self._plain.module_file)) from error

@@ -21,6 +21,7 @@ _WARM_UPS = 3
 
 def inject(_: RankEnv) -> None:
     """Has every report of this rank carry the median seconds of each of `SIZES`."""
+    # The name that `main` looks up when it starts to serve, which is after the injection.
     run_case = _worker.run_case
 
     def measured(case: CaseSpec, env: RankEnv) -> RankReport:
@@ -38,6 +39,7 @@ def _seconds(env: RankEnv, elements: int, times: int) -> float:
         before = time.perf_counter()
         dist.all_reduce(tensor)
         if env.device.type == "cuda":
+            # NCCL's calls return as soon as the kernel is queued.
             torch.cuda.synchronize(env.device)
         taken.append(time.perf_counter() - before)
     return median(taken[_WARM_UPS:])

@@ -31,6 +31,7 @@ class _Units:
 
     def assigned(self, name: str, variables: Variables) -> bool:
         """Notes what FSDP made."""
+        # The recipe names the parameters right after it has wrapped the model.
         if name == "named":
             self.sharded = Sharded(self._a, variables["model"], variables["named"])
         return True
@@ -46,6 +47,7 @@ def measure(a: Anatomy, env: RankEnv) -> Subject:
     # What the case before left in circles would be counted with this one.
     gc.collect()
     cuda = env.device.type == "cuda"
+    # Before anything is built: what earlier cases have left is none of this one's.
     before = tracking.allocated(env.device) if cuda else 0
     watcher = _Units(a)
     variables = Execution(

@@ -48,12 +48,15 @@ class Passes:
                     Pass(
                         op,
                         self.count,
+                        # The inputs themselves: their gradient is there only once a backward has
+                        # run.
                         x if isinstance(x, Tensor) else None,
                         variables["output"],
                         variables["loss"],
                         request.sync,
                     )
                 )
+            # Also one that gives no loss: the reference numbers its outputs by all forwards.
             self.count += 1
         elif request.gives_gradients:
             finished, self._pending = self._pending, []

@@ -41,11 +41,16 @@ def probes(counters: Counters) -> Iterator[None]:
         return reshard(module, *args, **kwargs)
 
     with warnings.catch_warnings():
+        # The usual filter shows a warning once for each line of code, and a rank runs thousands of
+        # cases.
         warnings.simplefilter("always")
         warnings.showwarning = _recording(counters)
         with (
+            # Both modules have imported it by name; torch.autograd.graph is not asked again.
             mock.patch.object(wrapper_module, "save_on_cpu", entered),
             mock.patch.object(checkpointing, "save_on_cpu", entered),
+            # ``_post_backward_hook`` and ``_post_backward_reshard_only_hook`` look it up in their
+            # module when they run, so no hook needs to be registered anew.
             mock.patch.object(_runtime_utils, "_post_backward_reshard", counting_reshard),
         ):
             yield

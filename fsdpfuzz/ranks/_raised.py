@@ -37,6 +37,7 @@ def describe(error: BaseException, stage: str) -> Raised:
         message=_message(error),
         stage=stage,
         frame="" if _of_a_kernel(error) else _innermost_torch_frame(error.__traceback__),
+        # Not isinstance: UnicodeDecodeError is a ValueError, and no word of FSDP's on a misuse.
         documented=type(error) in _DOCUMENTED,
         traceback=_traceback(error),
         ours=is_ours(error),
@@ -51,6 +52,7 @@ def is_ours(error: BaseException) -> bool:
     """
     if isinstance(error, FsdpFuzzError | MemoryError | torch.OutOfMemoryError):
         return True
+    # Not every one: a file that is missing may be a checkpoint that FSDP did not write.
     if isinstance(error, OSError):
         return error.errno in _EXHAUSTED
     if isinstance(error, RuntimeError) and any(words in _message(error) for words in _NO_MEMORY):
@@ -67,6 +69,7 @@ def is_ours(error: BaseException) -> bool:
     if not file.is_relative_to(_OURS):
         return False
     place = file.relative_to(_OURS)
+    # A step raises what the training raises, although the line is one of ours.
     return place.parts[0] != _TRAINING[0] and (place.as_posix(), code.co_name) != _TRAINING[1]
 
 

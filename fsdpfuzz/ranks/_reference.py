@@ -74,6 +74,7 @@ class Recorder:
         self._a, self._ddp, self._device = a, ddp, device
         self._passes = Passes(a.case.program)
         self._named: dict[str, nn.Parameter] = {}
+        # The model inside of DDP, which puts ``module.`` before the names of buffers.
         self._plain: nn.Module | None = None
 
     def before(self, op: int, name: str) -> None:
@@ -86,8 +87,10 @@ class Recorder:
         """
         if name == "named":
             self._named, self._plain = variables["named"], variables["model"]
+            # Before DDP: it makes all ranks equal to rank 0 when it is made, not later.
             if self._nudge:
                 _nudge(self._named.values())
+            # The optimizer comes after ``named`` and holds the same parameters: DDP replaces none.
             if self._ddp:
                 variables["model"] = _ddp(self._a, variables["model"], self._device)
         return True
@@ -99,6 +102,8 @@ class Recorder:
         trace.sizes[op] = self._size(variables, finished)
         if isinstance(request, Forward):
             trace.losses.append(variables["loss"].detach())
+            # Not copied, as values that an optimizer steps are: nothing writes into an output any
+            # more.
             trace.outputs.append(variables["output"].detach())
         elif request.gives_gradients:
             for item in finished:
@@ -131,9 +136,11 @@ class Recorder:
         return torch.stack(sizes).max()
 
     def _gradients(self) -> dict[str, Tensor | None]:
+        # A copy: the next backward accumulates in place, and clipping scales in place.
         return {n: None if p.grad is None else p.grad.clone() for n, p in self._named.items()}
 
     def _parameters(self) -> dict[str, Tensor | None]:
+        # A copy: the optimizer steps in place.
         return {name: p.detach().clone() for name, p in self._named.items()}
 
     def finish(self) -> Trace:
@@ -272,6 +279,7 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
     """
     own = a.imported
     wide = own is None or own.in_float64
+    # All trainings issue collectives, so all ranks run them in this order.
     right, _ = record(a, env, torch.float64 if wide else torch.float32, alone=True)
     single, ddp = record(a, env, torch.float32)
     nudged = () if wide else (record(a, env, torch.float32, alone=True, nudge=True)[0],)
@@ -304,6 +312,8 @@ def _nudge(parameters: Iterable[nn.Parameter]) -> None:
     source = torch.Generator().manual_seed(0)
     for p in parameters:
         up = torch.randint(2, p.shape, generator=source).to(p.device) * 2 - 1
+        # ``data``: a parameter that requires grad is a leaf, which autograd lets nobody change in
+        # place.
         p.data.mul_(1 + up * torch.finfo(p.dtype).eps)
 
 
@@ -315,6 +325,8 @@ def lower_dtypes(a: Anatomy) -> tuple[torch.dtype, ...]:
     given = [unit.precision for unit in a.plan.units if unit.precision is not None]
     names: set[str | None] = set()
     if any(precision.param in ("float16", "bfloat16") for precision in given):
+        # All dtypes of all units: a dtype in which one unit only reduces bounds what comes out of
+        # those that compute in another.
         names = {name for p in given for name in (p.param, p.reduce, p.buffer, p.output)}
     return tuple(dtype for dtype in (torch.bfloat16, torch.float16) if _name(dtype) in names)
 
@@ -329,6 +341,8 @@ def record_lower(a: Anatomy, env: RankEnv) -> tuple[tuple[torch.dtype, ...], tup
         try:
             trace, _ = record(a, env, dtype)
         except (RuntimeError, NotImplementedError) as error:
+            # How ATen's dispatch says that a kernel lacks a dtype (``AT_DISPATCH``); it has no type
+            # of its own.
             if "not implemented for" not in str(error):
                 raise
             continue
@@ -342,13 +356,22 @@ def needs_averaging(a: Anatomy) -> bool:
     case = a.case
     recomputes = reference_recomputes(a)
     return (
+        # "DistributedDataParallel is not needed when a module doesn't have any parameter that
+        # requires a gradient": its constructor raises.
         all(p.fqn in a.frozen for p in a.parameters)
         or any(c.reentrant for c in case.checkpoints)
+        # The caller looks for the request at the root itself (steps/checkpointing.py, ``call``),
+        # and would find DDP there.
         or (recomputes and any(not c.path for c in case.checkpoints if c.recomputes))
         or any(op.changes_trained for op in case.program)
+        # A module called by itself goes past DDP's forward, which prepares its reducer
+        # (``DistributedDataParallel._pre_forward``, ``_post_forward``).
         or any(isinstance(op, Forward) and (op.target or op.drop) for op in case.program)
         or bool(a.switches)
+        # DDP averages what no unit manages, too; FSDP leaves that alone.
         or None in a.owners.values()
+        # There the plain model forgets gradients before a backward, as a part of the averaging
+        # (case/lowering.py, ``before_backward``), which is left out under DDP.
         or any(isinstance(u, Fsdp1Unit) and u.cpu_offload for u in a.options.values())
         or most_pending(case) > 1
     )
@@ -358,6 +381,8 @@ def _ddp(a: Anatomy, model: nn.Module, device: torch.device) -> nn.Module:
     return DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
+        # Only where there are any: DDP then walks the graph of each forward, and warns if it need
+        # not.
         find_unused_parameters=any(not p.used for p in a.parameters),
         **_NO_BUFFER_SYNC,
     )

@@ -50,6 +50,7 @@ class Sharded:
         """``named`` are the parameters as they were registered right after the wrapping."""
         self.model = model
         self._a = a
+        # fsdp2 tells a unit that is whole by parameters that are no DTensors; these never are.
         self._unmanaged = frozenset(fqn for fqn, owner in a.owners.items() if owner is None)
         self._modules: dict[str, Any]
         if a.fsdp1:
@@ -57,6 +58,8 @@ class Sharded:
             self.shards = tuple(self._first(named))
             for unit in self._modules.values():
                 if unit._handle is not None and not unit._handle._use_orig_params:
+                    # Bound to the unit, not to the flat parameter, which a view keeps alive. At the
+                    # exit of the process nothing needs to be freed.
                     weakref.finalize(unit, _forget_views, unit._handle.flat_param).atexit = False
         else:
             self._modules = dict(units2.units(model))
@@ -99,7 +102,9 @@ class Sharded:
             flat, orig = handle.flat_param, handle._use_orig_params
             for i, fqn in enumerate(flat._fqns):
                 info = flat._shard_param_infos[i]
+                # ``_params`` is None without use_orig_params (``FlatParameter._init_metadata``).
                 held = flat._params[i] if orig else flat
+                # By identity: a tied parameter has one entry here, and several names.
                 managed.add(id(held))
                 yield Shard(
                     clean_tensor_name(join(path, fqn)),
@@ -109,11 +114,13 @@ class Sharded:
                     partial(_same_part, info),
                 )
         for name, p in named.items():
+            # The flat parameter is registered as well, under a name of its own.
             if id(p) not in managed and name.rpartition(".")[2] != FLAT:
                 yield _whole(name, p)
 
     def _second(self, named: Mapping[str, nn.Parameter]) -> Iterator[Shard]:
         for name, p in named.items():
+            # What no unit manages is no DTensor, and this rank holds all of it.
             if isinstance(p, DTensor):
                 yield Shard(
                     name,
@@ -146,4 +153,6 @@ def _forget_views(flat: Any) -> None:
     link is in C++, where Python's collector does not see it, and nothing of it would be freed.
     """
     for info in (*flat._param_infos, *flat._shared_param_infos):
+        # A view is no parameter: FSDP sets it as a plain attribute
+        # (``FlatParamHandle._use_unsharded_views``).
         info.module.__dict__.pop(info.param_name, None)

@@ -68,7 +68,9 @@ class StateWatch:
         """Keeps the layout of a model that nothing has wrapped yet."""
         self.seen_plain = True
         state = model.state_dict()
+        # Shapes and dtypes alone: the values are moved and freed when the model is wrapped.
         self._forms = {key: (tuple(value.shape), value.dtype) for key, value in state.items()}
+        # With duplicates: a state dict has a tied parameter under each of its names.
         names = (name for name, _ in model.named_parameters(remove_duplicate=False))
         self._parameters = frozenset(names)
 
@@ -87,6 +89,7 @@ class StateWatch:
                 values = {key: v for key, v in state.items() if isinstance(v, Tensor)}
         else:
             api = state1 if a.fsdp1 else state2
+            # On every rank, even on one that has found something wrong already: it gathers.
             values = api.whole(sharded.model, op.form, state)
         spare = optional_keys(a, self._forms, absent=absent)
         missing, unexpected = due - state.keys(), state.keys() - due - spare
@@ -95,6 +98,8 @@ class StateWatch:
         wrong += self._misshapen(at, values or {})
         self._taken = Taken(values, tuple(wrong))
         # A load that must fail would hide what is wrong.
+        # All ranks must come to the same answer: to load runs collectives, and a rank alone in them
+        # hangs.
         self._loads = not self._anywhere(bool(wrong))
         return self._loads
 
@@ -105,6 +110,7 @@ class StateWatch:
             raise ContractError("no state dict was taken")
         if not self._loads:
             return taken
+        # Taken out, so that the second model is freed before the next operation.
         loaded = variables.pop("loaded")
         prefixed = names_are_prefixed(self._a)
         other = Sharded(self._a.at(op), loaded, parameters(loaded, prefixed))
@@ -198,6 +204,7 @@ class StateWatch:
         held = {shard.name: shard.values() for shard in saved.shards}
         for shard in loaded.shards:
             value, right = shard.values(), held.get(shard.name)
+            # Compared with nothing then, which reports it as missing rather than raising here.
             if right is not None and right.numel() != value.numel():
                 right = None
             batch.add(shard.name, value, right)

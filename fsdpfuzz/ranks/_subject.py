@@ -84,11 +84,14 @@ class Observer:
         """Starts counting for this operation."""
         self._op = op
         self._counters.op, self._counters.saved_on_cpu = op, 0
+        # The list itself stays: the probe appends to it.
         self._counters.resharded.clear()
         self._env.issued.clear()
 
     def assigned(self, name: str, variables: Variables) -> bool:
         """Looks at the plain model before it is wrapped, and at each state dict."""
+        # The first model only, and before it is wrapped: then names, shapes and values are the
+        # plain model's. Another one is made where a saved state is loaded.
         if name == "model" and not self._state.seen_plain:
             self._state.plain(variables["model"])
             self._initial = {
@@ -97,6 +100,7 @@ class Observer:
                 if not p.requires_grad
             }
         elif name == "weights":
+            # A frozen parameter has to stay as it was loaded, not as it was made.
             self._initial = {fqn: variables["weights"][fqn].clone() for fqn in self._initial}
         elif name == "named":
             a = self._a.at(self._op)
@@ -111,8 +115,10 @@ class Observer:
 
     def after(self, op: int, name: str, variables: Variables) -> None:
         """Compares what the operation leaves behind."""
+        # First of all: what is looked at from here on may run collectives of its own.
         self.issued.append(tuple(self._env.issued))
         request = self._a.case.program[op]
+        # Before the passes count this forward.
         index = self._passes.count
         finished = self._passes.after(op, variables)
         with self._timed():
@@ -141,6 +147,7 @@ class Observer:
             self._likeness.add_whole("loss", f"loss[{index}]", op, loss)
             self._likeness.add_whole("output", f"output[{index}]", op, output)
         wide = self._reference.wide
+        # Of the output for the loss as well: a sum that cancels keeps the rounding of its terms.
         floor = floor_of({"": wide.outputs[index]})
         kinds: tuple[tuple[Literal["loss", "output"], Tensor], ...]
         kinds = (("loss", loss), ("output", output))
@@ -154,12 +161,15 @@ class Observer:
             self.comparisons.extend(batch.finish())
 
     def _after_backward(self, op: int, finished: list[Pass]) -> None:
+        # Before any return: the lists of backwards must stay in step with the program.
         self.reshards.append(self.sharded.resharded(self._counters.resharded))
         for item in finished:
             self._compare_input_grad(op, item)
         if not any(item.loss.requires_grad for item in finished):
             return  # there was nothing to go back through
         synchronised = finished[0].synchronised
+        # fsdp1 keeps what waits in the flat parameter's own
+        # ``grad``, whole; fsdp2 in its own records.
         waiting = None if synchronised or self._a.fsdp1 else self.sharded.grad_bytes()
         unsharded = self.sharded.unsharded()
         self.unit_states.append(UnitState(op=op, unsharded=unsharded, waiting=waiting))
@@ -170,6 +180,8 @@ class Observer:
         grads = quantity == "grad"
         shards = self.sharded.shards
         if self._likeness is not None:
+            # A variant may freeze what the case keeps from the optimizer, or the reverse: other
+            # gradients, but the same values.
             skipped = self._apart if grads else frozenset()
             self._likeness.add_parts(quantity, op, shards, self._a.canonical, skipped)
         trace = self._reference.wide
@@ -231,6 +243,7 @@ class Observer:
             self._state.compare(taken, op, self._reference, self._a.canonical, self._eps)
         )
         self.comparisons.extend(taken.reloaded)
+        # Whole tensors of every state dict would stay until the end of the case.
         self.taken.append(replace(taken, values=None))
 
     def _compare_input_grad(self, op: int, item: Pass) -> None:
@@ -251,6 +264,7 @@ class Observer:
     def _note_frozen(self, shard: Shard) -> None:
         name, held = self._a.canonical(shard.name), shard.held
         if name in self._refrozen or held.grad is None:
+            # The optimizer clears what it holds; ``requires_grad_(False)`` clears nothing.
             return  # a refrozen one may have kept the gradient of the time before
         # Of a flat parameter that is trained only this parameter's part has to stay clear.
         grad = shard.gradient() if held.requires_grad else held.grad

@@ -42,12 +42,15 @@ class Taps:
 
     def before(self, op: int, name: str) -> None:
         """Only what a forward calls counts: a backward may recompute."""
+        # A checkpoint calls forwards again in a backward, with their hooks.
         self._op, self._forward = op, name == "forward"
 
     def assigned(self, name: str, variables: Variables) -> bool:
         """Taps a model that is there."""
         if name == "named":
             for path, module in _own_modules(variables["model"]):
+                # After the wrapping, so that the hook sees what FSDP
+                # hands on; the models go with their trainings.
                 module.register_forward_hook(self._hook(path))
         return True
 
@@ -61,6 +64,7 @@ class Taps:
             call = self._calls[path]
             self._calls[path] += 1
             for i, tensor in enumerate(_floating(output)):
+                # Numbers at once, not the tensor: what comes after may change it in place.
                 self._note((path, call, "output", i), tensor)
                 if tensor.requires_grad:
                     tensor.register_hook(self._gradient((path, call, "gradient", i)))  # type: ignore[no-untyped-call]
@@ -93,6 +97,7 @@ def _floating(value: Any) -> list[Tensor]:
 
 def _numbers(tensor: Tensor) -> list[float]:
     """The norm, and the projections on directions that are the same for each size."""
+    # To the CPU: a GPU's generator draws other numbers for the same seed.
     flat = tensor.detach().reshape(-1).to("cpu", torch.float64)
     source = torch.Generator().manual_seed(flat.numel())
     found = [float(flat.norm())]
@@ -130,6 +135,7 @@ def tapped(case: CaseSpec, env: RankEnv) -> RankReport:
         )
         try:
             execution.run()
+        # Where the plain model fails there is nothing to depart from.
         except Exception:
             if role == "plain":
                 raise

@@ -40,8 +40,10 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
     Every rank must call it with the same case: it runs collectives.
     """
     started = time.perf_counter()
+    # The environment may ask for another one (TORCH_DISTRIBUTED_DEBUG).
     set_debug_level(DebugLevel.OFF)
     a = anatomy(case)
+    # No reference beside it: its tensors would count.
     if "mem_tracker" in case.probes:
         subject = measure(a, env)
         seconds = time.perf_counter() - started
@@ -53,6 +55,8 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
     left, beyond = reference.leaves(dtypes)
     work = time.perf_counter() - started
     subjects = []
+    # fsdp1 reads it once, when it wraps
+    # (torch/distributed/fsdp/_init_utils.py, ``_init_core_state``).
     set_debug_level(getattr(DebugLevel, case.debug_level))
     try:
         shapes = {p.fqn: p.shape for p in a.parameters}
@@ -61,6 +65,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         subject, work_here = _observe("case", a, reference, env, pattern, counting)
         subjects.append(_until(left, subject))
         work += work_here
+        # After the case: each is compared with what the case left in ``pattern``.
         for variant in case.twins:
             likeness = Likeness(shapes, pattern, exact=same_arithmetic(a, variant))
             run = anatomy(variant_of(case, variant))
@@ -98,6 +103,7 @@ def _observe(
     apart: frozenset[str] = frozenset(),
 ) -> tuple[Subject, float]:
     counters = Counters()
+    # What the reference issued is not FSDP's.
     env.collectives.clear()
     env.issued.clear()
     started = time.perf_counter()
@@ -106,6 +112,7 @@ def _observe(
         if env.device.type == "cuda":
             # What the device has not done yet would raise, and be timed, in what comes after.
             torch.cuda.synchronize(env.device)
+    # Without the comparing, which takes as long as it takes for whatever FSDP did.
     seconds = time.perf_counter() - started - observer.seconds
     observer.comparisons.extend(_buffers(a, variables, reference, unsettled))
     return observer.subject(name), seconds
@@ -134,6 +141,7 @@ def _buffers(
         else:
             right, dtype = reference.single.buffers.get(fqn), cast_buffer(a.last, fqn)
             if right is not None and dtype is not None and right.is_floating_point():
+                # As FSDP casts it: a buffer has to be equal to the last bit, rounded or not.
                 right = right.to(getattr(torch, dtype))
             batch.add(fqn, buffer.detach(), right)
     return (*batch.finish(), *rounded.finish())
@@ -185,6 +193,7 @@ def _signal(a: Anatomy, wide: Trace, left: int) -> tuple[tuple[str, ...], int]:
         )
         for name in used
     }
+    # A gradient of exact zeros all along would hide any error that scales it.
     dead = tuple(name for name in used if largest.get(name, 0.0) == 0.0)
     live = len(used) - len(dead)
     return (dead if left == NEVER else ()), live

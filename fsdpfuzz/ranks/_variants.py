@@ -17,6 +17,8 @@ from torch import Tensor
 from fsdpfuzz.observations import NOT_FINITE, Comparison, Quantity
 from fsdpfuzz.ranks._sharded import Shard
 
+# Written out: torch keeps them in a private table
+# (torch/testing/_comparison.py, ``_DTYPE_PRECISIONS``).
 RELATIVE = {torch.float64: 1e-7, torch.float32: 1.3e-6, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}
 """Relative tolerances by which ``torch.testing.assert_close`` calls two tensors equal."""
 
@@ -48,6 +50,7 @@ class Likeness:
         """A tensor that every subject has whole."""
         value = value.detach()
         if self.pattern is None:
+            # A copy: it is looked at again when the case has been trained on, or is gone.
             self._wholes[quantity, name, op] = value.clone()
             return
         found = _Difference(quantity, name, op, self.exact)
@@ -62,6 +65,8 @@ class Likeness:
 
     def _where(self, fqn: str, shard: Shard) -> Tensor:
         """The elements of the flattened parameter that a shard holds, in order."""
+        # The very functions that cut values cut a tensor of positions; so no second arithmetic of
+        # shards can be wrong in the same way.
         whole = torch.arange(prod(self.shapes[fqn])).view(self.shapes[fqn])
         return shard.same_part(whole).flatten()
 
@@ -103,6 +108,8 @@ def _compare(found: _Difference, fqn: str, mine: Part, other: Part) -> None:
         return
     first, second = mine.where, other.where
     if not torch.equal(first, second):
+        # Other plans cut elsewhere: only what this rank holds under
+        # both can be compared without a collective.
         first, second = (torch.isin(a, b) for a, b in ((first, second), (second, first)))
     else:
         first = second = torch.ones_like(first, dtype=torch.bool)
@@ -142,6 +149,7 @@ class _Difference:
         if torch.equal(seen.reshape(-1), usual.reshape(-1)):
             return
         wide, right = (t.reshape(-1).to(torch.float64) for t in (seen, usual))
+        # Equal infinities too: their difference is NaN.
         same = (wide == right) | (wide.isnan() & right.isnan())
         free = 0.0 if self.exact else RELATIVE[usual.dtype]
         beyond = ((wide - right).abs() - free * right.abs()).masked_fill(same, 0.0)

@@ -59,9 +59,12 @@ def main(given: bytes, channel: socket.socket) -> None:
     setup = msgspec.json.decode(given, type=Setup)
     try:
         if setup.target is not None:
+            # Before the process group: code that cannot be imported
+            # fails here on every rank, and none waits.
             load(setup.target)
         env = _join(setup)
         if setup.injection is not None:
+            # After the joining, as an injection may run collectives; before the first case.
             _inject(setup.injection, env)
     except BaseException as error:
         reason = describe(error, "start")
@@ -79,9 +82,11 @@ def _join(setup: Setup) -> RankEnv:
     folder = Path(setup.folder)
     flight = FlightRecorder(folder / f"flight-{setup.rank}")
     flight.begin("start")
+    # Stays open: faulthandler keeps the file as long as the signal is registered.
     stacks = (folder / f"stacks-{setup.rank}").open("w")
     # Not chained: what the signal does by default is to end the process.
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
+    # A number, not sys.stderr: a case may replace that, and this is written from a signal handler.
     faulthandler.enable(file=2)
     # Ranks die on purpose, and a core file of each would fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -94,6 +99,8 @@ def _join(setup: Setup) -> RankEnv:
         torch.cuda.set_device(device)
     dist.init_process_group(
         setup.backend,
+        # A file needs no port, of which another pool might take the same. One for each generation:
+        # keys of ranks that were killed would be taken for those of their successors.
         store=FileStore(str(folder / f"store-{setup.generation}"), setup.world_size),
         rank=setup.rank,
         world_size=setup.world_size,
@@ -129,6 +136,7 @@ def _serve(env: RankEnv, channel: socket.socket, run: _Runs) -> None:
     frames = Frames()
     modules = 0
     while True:
+        # Empty when the controller has closed its end, or is gone.
         data = channel.recv(1 << 16)
         if not data:
             return
@@ -137,7 +145,10 @@ def _serve(env: RankEnv, channel: socket.socket, run: _Runs) -> None:
             answer = Answer(number=message.number, report=_attempt(message, env, run))
             # Before the rest, so that the controller judges meanwhile.
             channel.sendall(_fit(answer, env))
+            # The controller may read it at once: a rank that then dies did not die of the case.
             env.flight.stage("idle")
+            # Units, handles and hooks refer to each other in circles, and keep storages until then.
+            # After the answer, so that nobody waits for it.
             gc.collect()
             if len(sys.modules) != modules:
                 # What was imported meanwhile stays, too; to look at it costs milliseconds.
@@ -148,8 +159,11 @@ def _serve(env: RankEnv, channel: socket.socket, run: _Runs) -> None:
 def _attempt(message: Order, env: RankEnv, run: _Runs) -> RankReport:
     name = ""
     try:
+        # Numbers collectives from 1 again, which the ranks are compared by.
         env.flight.begin("broadcast")
         name, case = _receive(message if isinstance(message, Run) else None, env)
+        # Here, when the next case is there: every rank has
+        # answered the last one, and none uses its groups.
         if env.groups.next_case():
             _forget_meshes()
         report = run(case, env)
@@ -157,6 +171,7 @@ def _attempt(message: Order, env: RankEnv, run: _Runs) -> RankReport:
             raise ContractError(f"run_case returned {type(report).__name__}, not a RankReport")
     except BaseException as error:
         # SystemExit and KeyboardInterrupt too: nothing that a case raises ends the rank.
+        # This rank may have raised before it asked for a group that another rank has by now.
         env.groups.spoil()
         report = RankReport(rank=env.rank, digest=name, raised=describe(error, env.flight.now))
     return _with_usage(report)
@@ -180,6 +195,7 @@ def _receive(given: Run | None, env: RankEnv) -> tuple[str, CaseSpec]:
 def _broadcast(data: bytes | None, env: RankEnv) -> bytes:
     """The bytes that rank 0 has; mostly one collective of fixed size."""
     room = _BUFFER - _LENGTH_BYTES
+    # Of one size, so that no rank needs to be told the length first. Seeds take 0.6 to 1.6 kB.
     buffer = torch.zeros(_BUFFER, dtype=torch.uint8)
     if data is not None:
         head = len(data).to_bytes(_LENGTH_BYTES, "little") + data[:room]
@@ -197,10 +213,12 @@ def _broadcast(data: bytes | None, env: RankEnv) -> bytes:
 def _send(buffer: Tensor, env: RankEnv) -> bytes:
     moved = buffer.to(env.device)
     _group().broadcast(moved, 0).wait()
+    # With NCCL wait() only queues behind the collective; the copy to the CPU waits for the device.
     return moved.cpu().numpy().tobytes()
 
 
 def _tensor(data: bytes) -> Tensor:
+    # A bytearray: torch warns of buffers that cannot be written to, as bytes.
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
@@ -242,6 +260,7 @@ def _with_usage(report: RankReport) -> RankReport:
 
 def _fit(answer: Answer, env: RankEnv) -> bytes:
     try:
+        # A report that is too large, or holds what cannot be encoded, must not end the rank.
         return frame(answer)
     except Exception as error:
         reason = describe(error, "report")

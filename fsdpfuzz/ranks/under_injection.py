@@ -34,8 +34,11 @@ def main(injection: str, script: str) -> None:
             folder=Path(folder),
         )
         module, _, function = injection.partition(":")
+        # Before the script: it makes its process group itself, and
+        # imports torch's names as they are by then.
         getattr(importlib.import_module(module), function)(env)
         sys.argv = [script]
+        # In this very process, where what was injected holds.
         runpy.run_path(script, run_name="__main__")
 
 

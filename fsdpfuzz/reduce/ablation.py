@@ -97,6 +97,7 @@ def ablate(
             complete = False
             break
         runs += 1
+        # A refusal tells nothing of the option: without it the case is another one.
         if verdict.status not in ("passed", "finding"):
             continue
         shows = any(alike(finding, found) for found in verdict.findings)

@@ -36,6 +36,7 @@ def simpler(case: CaseSpec) -> Iterator[Simpler]:
     neighbour that FSDP documents to refuse is left out, unless the case is refused itself, and
     so is one that calls modules as FSDP documents not to, or whose units' dtypes clash.
     """
+    # By digest: dimensions come to the same neighbour in several ways.
     seen = {digest(case)}
     for neighbour in _all(case):
         if usable(case, neighbour.case) and digest(neighbour.case) not in seen:

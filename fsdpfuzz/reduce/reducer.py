@@ -50,6 +50,7 @@ def reduce(
     """
     hunt = _Hunt(case, finding, examine, max_runs, time.monotonic() + seconds)
     try:
+        # Cheap things first: an operation that is gone is run by no later trial.
         hunt.shorten()
         hunt.flatten(DIMENSIONS)
         hunt.take_first(smaller_models)
@@ -83,6 +84,7 @@ class _Hunt:
     def shows(self, case: CaseSpec) -> bool:
         """Runs a case, unless it was run before, and goes on from it if it shows the finding."""
         name = digest(case)
+        # Neighbours of neighbours are mostly the same cases again.
         if name in self.tried or not usable(self.case, case):
             return False
         if self.runs >= self.left or time.monotonic() > self.end:
@@ -128,6 +130,7 @@ class _Hunt:
             found = next((i for i, case in enumerate(order) if self.shows(case)), None)
             if found is None:
                 return
+            # Not from the start: what was in vain a moment ago is mostly in vain still.
             position = (position + found) % max(1, len(neighbours))
 
 

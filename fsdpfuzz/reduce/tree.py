@@ -55,6 +55,7 @@ def smaller_models(case: CaseSpec) -> Iterator[CaseSpec]:
     if isinstance(case.model, Imported):
         return  # nobody but its owner can make it smaller
     model = _taken_apart(case)
+    # The largest steps first: each one that still fails saves all the small ones.
     yield from _one_part(model)
     yield from _without_children(model)
     yield from _by_child(model)
@@ -107,6 +108,7 @@ def _without_children(model: _Model) -> Iterator[CaseSpec]:
                 continue
             size = len(held) // 2
             while size:
+                # From the end: what comes first is fed by the inputs, and changes all that follows.
                 for start in range(len(held) - size, -1, -size):
                     left = held[:start] + held[start + size :]
                     made = replace(node, **{name: left})

@@ -26,7 +26,7 @@ from fsdpfuzz.pool import (
     probe_machine,
 )
 from fsdpfuzz.show._limits import Memory, in_words, memory_limits
-from fsdpfuzz.wire import DEVICES, BackendName
+from fsdpfuzz.wire import DEVICES, Backend
 
 OLDEST_TORCH = "2.7"
 BYTES_PER_RANK = 400 << 20
@@ -219,7 +219,7 @@ def _shared_memory(memory: Memory) -> Check:
 
 
 def _ranks(
-    backend: BackendName,
+    backend: Backend,
     world_size: int,
     machine: Machine,
     known: Known,
@@ -246,7 +246,7 @@ def _ranks(
             yield _training(api, case, observation, known)
 
 
-def _device(backend: BackendName, seen: int, machine: Machine) -> Check:
+def _device(backend: Backend, seen: int, machine: Machine) -> Check:
     """Where the ranks compute; ``seen`` is how many GPUs they see themselves."""
     if DEVICES[backend] == "cuda":
         return _ok("device", f"cuda, one for each rank, of {seen}")

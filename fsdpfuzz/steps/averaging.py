@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 
+# Divided first: a sum of float16 over the ranks may leave its range.
 def average(parameters: Iterable[nn.Parameter], lacking: bool = False) -> None:
     """Puts the mean over all ranks into every gradient.
 
@@ -19,16 +20,21 @@ def average(parameters: Iterable[nn.Parameter], lacking: bool = False) -> None:
         dist.all_reduce(grad.div_(dist.get_world_size()))  # type: ignore[union-attr]
 
 
+# Ranks that took different paths lack different gradients, and `average` needs one of each
+# parameter on all of them.
 def fill(parameters: Iterable[nn.Parameter], device: torch.device) -> None:
     """Gives zeros to parameters without a gradient that have one on another rank."""
     listed = list(parameters)
     held = torch.tensor([float(p.grad is not None) for p in listed], device=device)
+    # On every rank, those with all gradients as well.
     dist.all_reduce(held)
     for p, ranks in zip(listed, held.tolist(), strict=True):
         if ranks and p.grad is None:
             p.grad = torch.zeros_like(p)
 
 
+# ``Tensor.register_hook`` takes only a tensor that requires grad,
+# but the hook stays when that is frozen again.
 def scaled(parameters: Iterable[nn.Parameter], factor: float, freezes: bool = False) -> None:
     """Has every gradient of these parameters multiplied as soon as it is there.
 

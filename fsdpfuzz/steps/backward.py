@@ -11,6 +11,7 @@ def total(pending: list[Tensor]) -> Tensor:
     return torch.stack(pending).sum()
 
 
+# ``Tensor.backward`` raises for a loss that requires no grad, with FSDP or without.
 def if_required(loss: Tensor) -> None:
     """Backward, unless all that was used is frozen."""
     if loss.requires_grad:

@@ -13,6 +13,7 @@ def whole(norm: Any, lacking: bool) -> Tensor:
     """fsdp2's norm as a plain tensor, which it is already where gradients are ``lacking``."""
     if lacking and not isinstance(norm, DTensor):
         return norm
+    # A DTensor with one partial norm for each rank; full_tensor() reduces them.
     return norm.full_tensor()
 
 

@@ -14,6 +14,7 @@ def issued() -> list[str]:
     told: list[str] = []
     for name in dir(dist):
         if name.startswith(("all_gather", "all_reduce", "reduce_scatter")):
+            # FSDP looks its collectives up in torch.distributed when it calls them.
             setattr(dist, name, noting(getattr(dist, name), told))
     return told
 

@@ -14,6 +14,7 @@ SCALE = 0.75
 """By which what is written is multiplied."""
 
 
+# Copies: what is whole is freed when its unit is resharded.
 def taken(named: Mapping[str, nn.Parameter], written: Sequence[str] = ()) -> dict[str, Tensor]:
     """Copies of all of them; then some are scaled."""
     values = {name: p.detach().clone() for name, p in named.items()}

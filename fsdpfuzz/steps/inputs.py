@@ -9,6 +9,7 @@ STRIDE = 8
 """Seeds between one forward's inputs and the next one's: one for each rank."""
 
 
+# Drawn on the CPU: a GPU draws other numbers for the same seed.
 def seeded(seed: int, i: int, rank: int) -> torch.Generator:
     """A source of random numbers for the forward number ``i``, another one on each rank."""
     return torch.Generator().manual_seed(seed + STRIDE * i + rank + 1)

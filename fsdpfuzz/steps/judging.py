@@ -11,6 +11,7 @@ from torch import Tensor
 from fsdpfuzz.expect.rounding import rounding
 
 
+# ``not ... <= allowed`` here and below, and never ``> allowed``: NaN has to count as wrong.
 def off(name: str, seen: Tensor, right: Tensor, allowed: float) -> list[str]:
     """The elements of a tensor that are further off than ``allowed``."""
     return [
@@ -18,10 +19,12 @@ def off(name: str, seen: Tensor, right: Tensor, allowed: float) -> list[str]:
         for k, (a, b) in enumerate(
             zip(seen.flatten().tolist(), right.flatten().tolist(), strict=True)
         )
+        # NaN is not off by any number, so the comparison is the other way round.
         if not abs(a - b) <= allowed
     ]
 
 
+# product() of no ranges gives one empty index: a tensor without dimensions has one element.
 def whole_off(name: str, seen: Tensor, right: Tensor, allowed: float) -> list[str]:
     """The same, each element by its indices."""
     return [

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp._common_utils import clean_tensor_name
 
 
+# Wrappers put "_fsdp_wrapped_module." and "_checkpoint_wrapped_module." into names, which
+# `clean_tensor_name` takes out; it is private, but FSDP's own
+# (torch/distributed/fsdp/_common_utils.py).
 def parameters(model: nn.Module, prefixed: bool) -> dict[str, nn.Parameter]:
     """The parameters as they are registered now.
 

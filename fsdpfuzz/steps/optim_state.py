@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 Table = dict[str, dict[str, Tensor]]
 
 
+# None leaves the config of the model's own state dict as the type has it.
 def save_own(
     model: nn.Module, optimizer: Optimizer, full: bool, offload: bool = False, rank0: bool = False
 ) -> dict[str, Any]:
@@ -69,6 +70,7 @@ def less(value: Any) -> Any:
     return value * 0.7 if isinstance(value, (float, Tensor)) else value
 
 
+# `_gather_state_dict` is private, but knows the ShardedTensors of fsdp1 as well as DTensors.
 def table(state: Mapping[str, Any], flat: bool, rank0: bool, device: torch.device) -> Table:
     """What a state dict holds of each parameter, whole; rank 0's where others have none.
 
@@ -102,6 +104,7 @@ def options(state: Mapping[str, Any], flat: bool, rank0: bool, device: torch.dev
     return from_rank0(found, device) if rank0 else found
 
 
+# A collective: every rank comes here, whatever it has found.
 def from_rank0(found: Table, device: torch.device) -> Table:
     """What rank 0 has found."""
     holder = [found]

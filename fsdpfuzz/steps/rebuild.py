@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 def save(model: nn.Module, optimizer: Optimizer | None, device: torch.device) -> str:
     """Saves both into a new folder, which all ranks are told of."""
+    # One folder for all ranks, which rank 0 alone can name.
     holder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
     dist.broadcast_object_list(holder, src=0, device=device)
     state_dict_saver.save(state_of(model, optimizer), checkpoint_id=holder[0])
@@ -29,6 +30,7 @@ def save(model: nn.Module, optimizer: Optimizer | None, device: torch.device) ->
 
 def load(model: nn.Module, optimizer: Optimizer | None, folder: str) -> None:
     """Loads both from the folder, and removes it."""
+    # DCP loads into tensors that are there already.
     state = state_of(model, optimizer)
     state_dict_loader.load(state, checkpoint_id=folder)
     set_model_state_dict(model, state["model"])

@@ -26,6 +26,7 @@ def storage_bytes(tensors: Iterable[Tensor | None]) -> int:
     for tensor in tensors:
         if tensor is not None:
             storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
+            # By address: each look at a storage may make another Python object.
             storages[storage._cdata] = storage.nbytes()
     return sum(storages.values())
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
+# In place, so that what is tied stays tied.
 @torch.no_grad()
 def blank(model: nn.Module) -> nn.Module:
     """The model with every element changed that is saved: zero, or -1 where it was zero."""
@@ -21,6 +22,7 @@ def broadcast(state: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
     """Rank 0's full state dict on every rank."""
     rank = dist.get_rank()
     forms = [(key, value.shape, value.dtype) for key, value in state.items()]
+    # Other ranks may have no entries, and cannot know what comes.
     holder: list[Any] = [forms if rank == 0 else None]
     dist.broadcast_object_list(holder, src=0, device=device)
     out = {}

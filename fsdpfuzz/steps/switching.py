@@ -9,6 +9,7 @@ from torch import nn
 from fsdpfuzz.steps.modules.switch import Switch
 
 
+# By its number: wrappers give the switch another FQN, but leave modules in their order.
 def flip(model: nn.Module, named: Mapping[str, nn.Parameter], number: int, prefix: str) -> None:
     """Moves the switch of that number on: its active branch is frozen, the next one unfrozen.
 

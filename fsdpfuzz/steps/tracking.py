@@ -20,6 +20,7 @@ def shards_at_peak(tracker: FSDPMemTracker) -> int:
 
 def allocated(device: torch.device) -> int:
     """Bytes in use on a CUDA device before the training, its matrix library warmed up."""
+    # The first product has cuBLAS allocate a workspace, which is none of the training's.
     warm = nn.Linear(768, 768, device=device)
     warm(torch.randn(1, 768, device=device)).sum().backward()
     del warm

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 
+# Never put back: a script ends with its training.
 def calls_of(owner: Any, name: str) -> list[tuple[Any, ...]]:
     """The arguments of every call of ``owner.name`` from now on, as the calls come."""
     calls, original = [], getattr(owner, name)
@@ -21,6 +22,7 @@ def calls_of(owner: Any, name: str) -> list[tuple[Any, ...]]:
 def warnings_given() -> list[str]:
     """The texts of all warnings from now on, as they come."""
     told: list[str] = []
+    # The usual filter shows a warning once for each line of code.
     warnings.simplefilter("always")
     warnings.showwarning = lambda message, *_, **__: told.append(str(message))
     return told

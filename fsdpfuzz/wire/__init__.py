@@ -15,7 +15,7 @@ from fsdpfuzz.wire._flight import (
     read_recording,
 )
 from fsdpfuzz.wire._imported import Look, Looked, Target
-from fsdpfuzz.wire._machine import DEVICES, BackendName, DeviceName, Machine
+from fsdpfuzz.wire._machine import DEVICES, Backend, DeviceName, Machine
 from fsdpfuzz.wire._protocol import (
     MAX_FRAME,
     Answer,
@@ -40,7 +40,7 @@ __all__ = [
     "MAX_STAGE",
     "RING",
     "Answer",
-    "BackendName",
+    "Backend",
     "Collective",
     "Come",
     "DeviceName",

@@ -75,6 +75,7 @@ class FlightRecorder:
         """Notes a collective that is about to be issued; call the result when it returned."""
         number = self._issued = self._issued + 1
         place = _RING_AT + (number - 1) % RING * _ENTRY.size
+        # Before the count: whoever reads in between finds no number that has no entry.
         _ENTRY.pack_into(self._memory, place, number, name.encode(), dtype.encode(), numel)
         _ISSUED.pack_into(self._memory, 0, number)
 
@@ -125,6 +126,7 @@ def read_recording(path: Path) -> Recording:
         kept, name, dtype, numel = _ENTRY.unpack_from(
             data, _RING_AT + (number - 1) % RING * _ENTRY.size
         )
+        # Another number was written over it while the file was read.
         if kept == number:
             found.append(Collective(number, _text(name), numel, _text(dtype)))
     return Recording(stage, issued, returned, tuple(found))

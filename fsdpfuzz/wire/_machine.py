@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-BackendName = Literal["gloo", "nccl"]
+Backend = Literal["gloo", "nccl"]
 DeviceName = Literal["cpu", "cuda"]
 
-DEVICES: dict[BackendName, DeviceName] = {"gloo": "cpu", "nccl": "cuda"}
+DEVICES: dict[Backend, DeviceName] = {"gloo": "cpu", "nccl": "cuda"}
 """Where ranks on a backend compute: there is no other choice of a device."""
 
 
@@ -42,6 +42,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name, there in self.features.items() if there)
 
     @property
-    def default_backend(self) -> BackendName:
+    def default_backend(self) -> Backend:
         """NCCL where there are two GPUs or more, else gloo."""
         return "nccl" if self.nccl and self.gpus >= 2 else "gloo"

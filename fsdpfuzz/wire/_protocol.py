@@ -13,12 +13,13 @@ import msgspec
 
 from fsdpfuzz.observations import RankReport
 from fsdpfuzz.wire._imported import Target
-from fsdpfuzz.wire._machine import BackendName
+from fsdpfuzz.wire._machine import Backend
 
 MAX_FRAME = 16 << 20
 """Bytes of the largest message."""
 
 _HEADER = struct.Struct("<II")
+# "fsfz" in memory; whatever else is written on the socket is told at once.
 _MAGIC = 0x7A667366
 
 
@@ -31,7 +32,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     world_size: int
-    backend: BackendName
+    backend: Backend
     folder: str
     generation: int
     injection: str | None = None
@@ -120,6 +121,8 @@ class Frames:
         start = 0
         while len(self._pending) - start >= _HEADER.size:
             magic, length = _HEADER.unpack_from(self._pending, start)
+            # Before any of it is kept: a length that is garbage
+            # would have the controller wait, and grow.
             if magic != _MAGIC or length > MAX_FRAME:
                 raise GarbageError(f"garbage: {bytes(self._pending[start : start + 8])!r}")
             end = start + _HEADER.size + length

@@ -15,6 +15,7 @@ from fsdpfuzz.strategies.operations.backward import after_reductions
 from fsdpfuzz.strategies.operations.program import Program
 
 _NORMS: tuple[Literal[1, 2, "inf"], ...] = (2, 1, "inf")
+# Some that clip nearly every gradient, and some that clip hardly any.
 _SIZES = (1.0, 0.1, 0.3, 3.0, 10.0, 30.0)
 
 
@@ -53,6 +54,7 @@ def _drawn(program: Program) -> Clip:
         return Clip(max_norm=1.0, own=True)
     norm = d.pick(_NORMS)
     error = d.chance(25)
+    # clip_grad_norm_ of fsdp1 has no error_if_nonfinite.
     return Clip(max_norm=d.pick(_SIZES), norm_type=norm, error_if_nonfinite=error and not d.a.fsdp1)
 
 

@@ -46,6 +46,7 @@ def _alone(program: Program) -> None:
             continue
         dropped = d.chance(40)
         lone = Forward(drop=True) if dropped else Forward(grad=False)
+        # Not in the first gap: FSDP takes the module that is called first for the root.
         if i and not dropped and d.chance(30):
             lone = Forward(grad=False, target=_target(program))
         gap += [lone] * d.between(1, 2)

@@ -27,6 +27,7 @@ def draw(program: Program) -> None:
         group = d.pick(groups)
         value = frozen.issuperset(group)
         changed = frozen.difference(group) if value else frozen.union(group)
+        # Else the loss would require no grad, and there would be no backward.
         if changed.issuperset(used) and not d.case.inputs.needs_grad():
             continue
         if _cuts(program, changed):

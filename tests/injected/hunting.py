@@ -13,7 +13,6 @@ from fsdpfuzz.corpus import read_entry
 from fsdpfuzz.loop import (
     PROFILES,
     Api,
-    Backend,
     Event,
     FindingDone,
     Found,
@@ -25,6 +24,7 @@ from fsdpfuzz.loop import (
     run,
     write_script,
 )
+from fsdpfuzz.wire import Backend
 from tests.injected.forked import verify_forked
 
 UNITS = "tests.injected.units"

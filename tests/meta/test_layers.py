@@ -101,9 +101,22 @@ def into_the_private(found: list[Import]) -> list[str]:
 
 def circles(found: list[Import]) -> list[str]:
     """Imports in a function count as well: one there hides a circle, and breaks none."""
+    return _circles([i for i in own(found) if not i.for_types])
+
+
+def circles_of_types(found: list[Import]) -> list[str]:
+    """Those of annotations as well, but in the language of cases.
+
+    There they are in the matter: a case is made of its dimensions, each of which is asked about
+    the whole case; a module holds modules of every kind.
+    """
+    return _circles([i for i in own(found) if {part_of(i.importer), part_of(i.target)} != {"case"}])
+
+
+def _circles(found: list[Import]) -> list[str]:
     graph: dict[str, set[str]] = {}
-    for i in own(found):
-        if not i.for_types and i.importer != i.target:
+    for i in found:
+        if i.importer != i.target:
             graph.setdefault(i.importer, set()).add(i.target)
     try:
         TopologicalSorter(graph).prepare()
@@ -135,6 +148,7 @@ RULES: tuple[Rule, ...] = (
     steps_are_plain,
     into_the_private,
     circles,
+    circles_of_types,
     torch_outside_the_ranks,
     hypothesis_too_early,
 )
@@ -236,6 +250,21 @@ def test_a_circle_is_seen(tmp_path: Path, last: str) -> None:
         },
     )
     assert len(circles(found)) == 1
+
+
+@pytest.mark.parametrize(("room", "seen"), [("loop", 1), ("case", 0)])
+def test_a_circle_of_annotations_is_seen_outside_of_cases(
+    tmp_path: Path, room: str, seen: int
+) -> None:
+    found = injected(
+        tmp_path,
+        {
+            f"fsdpfuzz/{room}/a": f"from fsdpfuzz.{room}.b import x",
+            f"fsdpfuzz/{room}/b": f"if TYPE_CHECKING:\n    from fsdpfuzz.{room}.a import y",
+        },
+    )
+    assert circles(found) == []
+    assert len(circles_of_types(found)) == seen
 
 
 @pytest.mark.parametrize(

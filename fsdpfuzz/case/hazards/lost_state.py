@@ -36,6 +36,7 @@ def misnamed_units(a: Anatomy) -> tuple[str, ...]:
         around = [c for c in wrappers if c.path == path and side_of(a, c) == "around"]
         inside = [c for c in wrappers if c not in around and within(c.path, path)]
         held = any(within(fqn, c.path) for fqn in a.names_in(path) for c in inside)
+        # fsdp2 has no flat parameters, and puts no prefix into names.
         if a.fsdp1 and (around or (is_flat(a, path) and held)):
             found.append(path)
     return tuple(found)

@@ -58,6 +58,7 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
             if not isinstance(op, Forward) or not op.grad:
                 continue
             b = a.at(i)
+            # Under the plan of that operation: a program may have wrapped its model anew.
             called = {call.path for call in b.calls(op, now)}
             for path, owned in b.owned.items():
                 trained = [p.fqn for p in owned if now.trained[p.fqn]]

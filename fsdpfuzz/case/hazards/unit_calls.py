@@ -77,6 +77,7 @@ def calls_a_unit_again(a: Anatomy) -> bool:
         called: set[str] = set()
         for _, op, now in a.situations(rank):
             if op.gives_gradients or op.renews:
+                # A backward ends the iteration, as a new wrapping does.
                 called.clear()
             elif isinstance(op, Forward) and (now.training or op.grad):
                 for call in a.calls(op, now):

@@ -10,6 +10,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from fsdpfuzz.steps.shards import storage_bytes
 
 
+# By storage, as FSDP frees a storage and keeps its tensor (``_free_storage`` in
+# torch/distributed/utils.py). Which of these there are depends on strategy and precision: see
+# ``FlatParamHandle.init_flat_param_attributes``.
 def held_bytes(model: nn.Module) -> int:
     """Storages of the flat parameters, whole or sharded, and of what no unit manages."""
     tensors: list[Any] = list(model.parameters())

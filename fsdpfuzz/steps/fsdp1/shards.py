@@ -20,6 +20,7 @@ def info(flat: Any, name: str, prefixed: bool) -> Any:
     return flat._shard_param_infos[names.index(name)]
 
 
+# torch's `_ShardParamInfo` has None for offset and size where this rank has no element.
 def value(held: Tensor, info: Any, orig: bool) -> Tensor:
     """What this rank holds of a parameter.
 

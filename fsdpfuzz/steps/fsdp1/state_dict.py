@@ -49,6 +49,7 @@ def load(model: nn.Module, form: str, state: dict[str, Any]) -> None:
 @torch.no_grad()
 def whole(model: nn.Module, form: str, state: dict[str, Any]) -> dict[str, Tensor]:
     """Whole tensors by the names of the plain model, flat parameters taken apart."""
+    # Gathers ShardedTensors and leaves whole tensors as they are.
     gathered: dict[str, Tensor] = _gather_state_dict(state)
     if form == "local":
         for name, unit in units(model):
@@ -58,6 +59,8 @@ def whole(model: nn.Module, form: str, state: dict[str, Any]) -> dict[str, Tenso
     return gathered
 
 
+# With use_orig_params each parameter starts at a multiple of 16 bytes, so pads lie between them
+# (``_get_aligned_numel`` in torch/distributed/fsdp/_flat_param.py).
 def taken_apart(held: Any, unit: str, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
     """The original parameters in a whole flat parameter, without what pads them."""
     parts = flat[: sum(held._numels_with_padding)].split(held._numels_with_padding)

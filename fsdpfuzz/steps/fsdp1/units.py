@@ -14,9 +14,12 @@ def units(model: nn.Module) -> Iterator[tuple[str, FSDP]]:
     """FQN in the plain model and module of each."""
     for name, module in model.named_modules():
         if isinstance(module, FSDP):
+            # It takes off "_fsdp_wrapped_module." with its dot, which a name that ends there lacks.
             yield clean_tensor_name(f"{name}.").rstrip("."), module
 
 
+# A flat parameter is the same object all along: FSDP exchanges its ``data``, and frees or fills the
+# storage of ``_full_param_padded`` (``FlatParamHandle.unshard``, ``reshard``).
 def unsharded(model: nn.Module) -> list[str]:
     """Units whose flat parameter is not this rank's shard, or whose whole storage lives on."""
     found = []
@@ -31,6 +34,7 @@ def unsharded(model: nn.Module) -> list[str]:
         )
         if local is None:
             continue  # its forward never ran, so nothing was ever gathered
+        # FSDP keeps the tensor and frees its storage.
         alive = whole is not None and whole.untyped_storage().size() > 0
         if alive or flat.data.shape != local.shape:
             found.append(name)

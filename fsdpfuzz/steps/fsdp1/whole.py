@@ -35,6 +35,7 @@ def gradients(model: nn.Module, named: Mapping[str, nn.Parameter]) -> dict[str, 
     return values(model, named)
 
 
+# summon_full_params gathers gradients with use_orig_params only (``with_grads``).
 def put_in_place(named: Mapping[str, nn.Parameter]) -> None:
     """Puts gradients where the values are, so that they are gathered as these are.
 

@@ -25,11 +25,14 @@ def held_bytes(model: nn.Module) -> int:
     """Storages of the shards, of parameters that are whole, and of what no unit manages."""
     tensors: list[Any] = list(model.parameters())
     for held in fsdp_params(model):
+        # What was freed stays in the list, with a storage of size 0.
         tensors += [held.sharded_param, *held.all_gather_outputs]
         tensors.append(getattr(held, "_unsharded_param", None))
     return storage_bytes(tensors)
 
 
+# Under mixed precision a gradient moves from the parameter to ``unsharded_accumulated_grad``, in
+# reduce_dtype (``FSDPParam.to_accumulated_grad_if_needed``).
 def gradient_bytes(model: nn.Module) -> int:
     """Bytes of gradients on this rank: reduced ones, and those that wait for it.
 
@@ -37,6 +40,7 @@ def gradient_bytes(model: nn.Module) -> int:
     """
     holders = set(model.parameters())
     for held in fsdp_params(model):
+        # A unit that is whole registers other parameters than those that the optimizer holds.
         holders |= {held.sharded_param, getattr(held, "_unsharded_param", held.sharded_param)}
     grads = {held.unsharded_accumulated_grad for held in fsdp_params(model)}
     grads |= {p.grad for p in holders}

@@ -22,6 +22,7 @@ def gradient(p: Any, lacking: bool) -> Tensor:
     return torch.zeros_like(p.to_local()) if p.grad is None else p.grad.to_local()
 
 
+# torch's own arithmetic: shards are uneven, may be empty, and lie along any dimension.
 def same_part(whole: Tensor, p: Any) -> Tensor:
     """The same part of the whole tensor."""
     sizes, offsets = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)

@@ -14,11 +14,14 @@ def units(model: nn.Module) -> Iterator[tuple[str, FSDPModule]]:
     """FQN in the plain model and module of each; of several modules the first."""
     seen = set()
     for name, module in model.named_modules():
+        # Modules that were given to one fully_shard together have one state.
         if isinstance(module, FSDPModule) and (state := module._get_fsdp_state()) not in seen:
             seen.add(state)
             yield clean_tensor_name(f"{name}.").rstrip("."), module
 
 
+# A unit that is whole registers plain parameters in place
+# of its DTensors (``FSDPParam.to_unsharded``).
 def unsharded(model: nn.Module, unmanaged: Collection[str] = ()) -> list[str]:
     """Parameters of units that are not registered as DTensors."""
     found = []

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 
+# full_tensor() is a collective: all ranks ask for the same names in the same order.
 def value(model: nn.Module, named: Mapping[str, nn.Parameter], name: str) -> Tensor:
     """A parameter."""
     p = named[name].detach()

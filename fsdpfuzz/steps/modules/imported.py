@@ -24,6 +24,7 @@ def given(
     dtype: torch.dtype,
 ) -> Any:
     """Your batch for the forward number ``i``, on the device, floats in the dtype asked for."""
+    # Your batch draws from torch's own generator.
     torch.manual_seed(seed + STRIDE * i + rank + 1)
 
     def moved(value: Any) -> Any:

@@ -34,6 +34,7 @@ class RepeatAside(Repeat):
         """Keeps the shape of ``x``."""
         for _ in range(self.times):
             x = call(self.body, x)
+            # Looked up each time: FSDP may have put a wrapper in its place.
             again = self.body.get_submodule(self.part)
             with torch.no_grad():
                 extra = again(x)

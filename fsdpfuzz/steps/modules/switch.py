@@ -13,6 +13,7 @@ class Switch(nn.Module):
     def __init__(self, branches: list[nn.Module]) -> None:
         super().__init__()
         self.branches = nn.ModuleList(branches)
+        # No buffer: it is no part of the state, and differs between ranks.
         self.active = 0
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,11 @@ from fsdpfuzz.case import (
     UNIT_FEATURES,
     Anatomy,
     anatomy,
+    case_features,
     features,
     parameter_features,
     unit_features,
 )
-from fsdpfuzz.case.features import _features
 from fsdpfuzz.case.loss import LossDimension
 from fsdpfuzz.errors import ContractError
 from tests.unit.case.saved import documents, saved
@@ -130,12 +130,13 @@ def test_a_value_of_a_feature_that_nothing_declares_is_refused(
     case = saved("fsdp1-single-element-accumulation")
     for kind in ("values", "unit_values", "parameter_values"):
         monkeypatch.setattr(LossDimension, kind, values)
-    a = anatomy(case)
-    for told in (
-        lambda: _features.__wrapped__(case),
+    a = Anatomy(case)  # of which nothing was asked yet
+    asked: tuple[Callable[[], object], ...] = (
+        lambda: case_features(a),
         lambda: unit_features(a, ""),
         lambda: parameter_features(a, "weight"),
-    ):
+    )
+    for told in asked:
         with pytest.raises(ContractError, match="'novel'"):
             told()
 

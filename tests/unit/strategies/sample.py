@@ -31,6 +31,7 @@ from fsdpfuzz.strategies.drawing import Focus
 from tests.meta.imports import REPOSITORY, sources
 
 SIZE = 1000
+IN_A_TEST = 250
 WORLD_SIZES = (2, 3, 4)
 KEPT = REPOSITORY / ".pytest_cache" / "samples"
 DECIDES = ("fsdpfuzz.case", "fsdpfuzz.strategies", "fsdpfuzz.errors", "fsdpfuzz.loop._hypothesis")
@@ -136,9 +137,9 @@ def sample(focus: Focus, start: int = 1) -> Sample:
 
 @cache
 def in_a_test(focus: Focus) -> Sample:
-    """`SIZE` draws of a focus as a test of one's own has them: some vary earlier ones."""
+    """`IN_A_TEST` draws of a focus as a test of one's own has them: some vary earlier ones."""
     strategy = cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER))
-    return shared(f"{focus}-test", lambda: drawn(strategy, SIZE, backend="hypothesis"))
+    return shared(f"{focus}-test", lambda: drawn(strategy, IN_A_TEST, backend="hypothesis"))
 
 
 @cache

@@ -44,6 +44,7 @@ from fsdpfuzz.known import Known
 from fsdpfuzz.strategies import FOCUSES, cases
 from fsdpfuzz.strategies.drawing import LOTS, Focus
 from tests.unit.strategies.sample import (
+    IN_A_TEST,
     SIZE,
     drawn,
     everything,
@@ -69,7 +70,7 @@ def test_every_draw_is_sound_and_survives_json(focus: Focus) -> None:
 @each_focus
 def test_no_draw_is_filtered(focus: Focus) -> None:
     statuses = in_a_test(focus).statuses
-    assert statuses["valid"] == len(in_a_test(focus).cases) == SIZE
+    assert statuses["valid"] == len(in_a_test(focus).cases) == IN_A_TEST
     assert statuses["invalid"] == 0, statuses
     # Hypothesis copies choices about and ends what then needs more of them than before.
     assert statuses["overrun"] < 0.6 * SIZE, statuses
@@ -112,7 +113,7 @@ def test_most_of_what_is_drawn_is_worth_a_run(focus: Focus) -> None:
 @each_focus
 def test_draws_differ(focus: Focus) -> None:
     assert len({digest(case) for case in sample(focus).cases}) > 0.99 * SIZE
-    assert len({digest(case) for case in in_a_test(focus).cases}) > 0.4 * SIZE
+    assert len({digest(case) for case in in_a_test(focus).cases}) > 0.4 * IN_A_TEST
 
 
 @each_focus
