@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from fsdpfuzz.verdict import Verdict
 
 PROFILE_OPTION = "--hypothesis-profile"
-PREFIX = "fsdpfuzz-"
+PREFIX = "fsdpfuzz"
+"""Of the names of our profiles, and of what is meant for one: ``fsdpfuzz_dev``, say."""
 TIMEOUT = 6 * 3600
 """Seconds after which pytest-timeout ends a property, unless told otherwise."""
 

@@ -153,25 +153,24 @@ def test_known_defects_that_were_met_are_named(
     result.stdout.fnmatch_lines(["known defect met: K1, * cases", "new findings: 0"])
 
 
+@pytest.mark.parametrize("name", ["fsdpfuzz-devv", "fsdpfuzz_dev", "fsdpfuzz"])
 def test_a_profile_that_is_not_there_is_named(
-    pytester: pytest.Pytester, arguments: list[str]
+    pytester: pytest.Pytester, arguments: list[str], name: str
 ) -> None:
     pytester.makepyfile("def test_it(): pass")
-    result = pytester.runpytest_subprocess(*arguments, "--hypothesis-profile=fsdpfuzz-devv")
+    result = pytester.runpytest_subprocess(*arguments, f"--hypothesis-profile={name}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     names = ", ".join(f"fsdpfuzz-{name}" for name in ("smoke", "dev", "ci", "nightly", "soak"))
     result.stderr.fnmatch_lines(
-        [
-            "ERROR: --hypothesis-profile: there is no profile 'fsdpfuzz-devv'; "
-            f"those that exist: {names}"
-        ]
+        [f"ERROR: --hypothesis-profile: there is no profile {name!r}; those that exist: {names}"]
     )
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--fsdpfuzz-output=", "--fsdpfuzz-output: '' is not a folder; '.' is the current one"),
+        ("--fsdpfuzz-output=", "--fsdpfuzz-output: '' is no file or folder; '.' is the current*"),
+        ("--fsdpfuzz-report=", "--fsdpfuzz-report: '' is no file or folder; '.' is the current*"),
         ("--fsdpfuzz-json=no/x.json", "--fsdpfuzz-json: there is no folder 'no'"),
         ("--fsdpfuzz-report=.", "--fsdpfuzz-report: '.' is not a file"),
     ],
