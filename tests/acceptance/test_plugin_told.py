@@ -54,6 +54,20 @@ BENCH.known = FakeKnown(lambda case, found: "K1")
 """
 
 
+IN_A_REGION = """
+BENCH.known = FakeKnown(region=lambda case: ("K1",) if len(outs_of(case)) > 1 else ())
+"""
+DRAWN = """
+from hypothesis.strategies import sampled_from
+from fsdpfuzz.properties import fuzz
+from tests.unit.loop.standins import make_case
+
+@fuzz(sampled_from([{}]))
+def test_own(case, fsdpfuzz_session):
+    fsdpfuzz_session.check(case)
+"""
+
+
 def test_a_test_of_ones_own_is_three_lines(pytester: pytest.Pytester, arguments: list[str]) -> None:
     pytester.makeconftest(STANDINS)
     pytester.makepyfile(test_own=OWN)
@@ -151,6 +165,27 @@ def test_known_defects_that_were_met_are_named(
     result = pytester.runpytest_subprocess(*arguments)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["known defect met: K1, * cases", "new findings: 0"])
+
+
+def test_a_test_that_draws_nothing_but_known_defects_says_so(
+    pytester: pytest.Pytester, arguments: list[str]
+) -> None:
+    pytester.makeconftest(STANDINS + IN_A_REGION)
+    pytester.makepyfile(
+        test_own=DRAWN.format("make_case((3, 4)), make_case((3, 5))"),
+        test_half=DRAWN.format("make_case((3,)), make_case((3, 6))"),
+    )
+    result = pytester.runpytest_subprocess(*arguments, "--fsdpfuzz-json=result.json")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "no case was run: nothing was drawn that is worth one",
+            "  2 cases that can show a known defect, K1",
+            "1 case: 1 passed, *",
+        ]
+    )
+    assert "Unsatisfiable" not in result.stdout.str()
+    assert json.loads((pytester.path / "result.json").read_text())["skipped"] == 3
 
 
 @pytest.mark.parametrize("name", ["fsdpfuzz-devv", "fsdpfuzz_dev", "fsdpfuzz"])
