@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fsdpfuzz.errors import UsageError
+from fsdpfuzz.errors import UsageError, path_given
 
 if TYPE_CHECKING:
     import pytest
@@ -214,7 +214,7 @@ def _ini(name: str) -> str:
 def _ranks(text: str, origin: str) -> int:
     from fsdpfuzz.case import MAX_RANKS
 
-    if not text.isdigit() or not 1 <= int(text) <= MAX_RANKS:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_RANKS:
         raise UsageError(f"{origin}: {text!r} is not a number of ranks from 1 to {MAX_RANKS}")
     return int(text)
 
@@ -236,14 +236,15 @@ def _seconds(text: str, origin: str) -> float:
 
 
 def _path(text: str, origin: str) -> Path:
-    if not Path(text).exists():
+    path = path_given(text, origin)
+    if not path.exists():
         raise UsageError(f"{origin}: there is no file or folder {text!r}")
-    return Path(text)
+    return path
 
 
 def _file(text: str, origin: str) -> Path:
-    path = Path(text)
-    if not text or path.is_dir():
+    path = path_given(text, origin)
+    if path.is_dir():
         raise UsageError(f"{origin}: {text!r} is not a file")
     if not path.parent.is_dir():
         raise UsageError(f"{origin}: there is no folder {str(path.parent)!r}")
@@ -251,8 +252,7 @@ def _file(text: str, origin: str) -> Path:
 
 
 def _folder(text: str, origin: str) -> Path:
-    if not text:
-        raise UsageError(f"{origin}: '' is not a folder; '.' is the current one")
-    if Path(text).exists() and not Path(text).is_dir():
+    path = path_given(text, origin)
+    if path.exists() and not path.is_dir():
         raise UsageError(f"{origin}: {text!r} is not a folder")
-    return Path(text)
+    return path

@@ -7,6 +7,8 @@ exit code 3; anything else is a defect of fsdpfuzz itself and keeps its tracebac
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class FsdpFuzzError(Exception):
     """Base of all errors that fsdpfuzz raises on purpose."""
@@ -48,6 +50,26 @@ class PoolError(FsdpFuzzError):
 
 class ContractError(FsdpFuzzError):
     """fsdpfuzz broke a promise to itself; please report it with the traceback."""
+
+
+def path_given(text: str | Path, origin: str) -> Path:
+    """The path that a person gave, by ``origin``, whether or not something is there.
+
+    :class:`UsageError` for no text, which Python takes for the current folder, and for what the
+    system cannot look up: pathlib raises for some of that when it is asked what is there.
+    """
+    if text == "":
+        raise UsageError(f"{origin}: '' is no file or folder; '.' is the current folder")
+    path = Path(text)
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise UsageError(
+            one_line(f"{origin}: {str(text)!r} cannot be looked up: {error.strerror}")
+        ) from None
+    return path
 
 
 def one_line(text: str, limit: int = 2_000) -> str:

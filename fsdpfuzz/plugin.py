@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from fsdpfuzz.verdict import Verdict
 
 PROFILE_OPTION = "--hypothesis-profile"
-PREFIX = "fsdpfuzz-"
+PREFIX = "fsdpfuzz"
+"""Of the names of our profiles, and of what is meant for one: ``fsdpfuzz_dev``, say."""
 TIMEOUT = 6 * 3600
 """Seconds after which pytest-timeout ends a property, unless told otherwise."""
 
@@ -49,6 +51,8 @@ _RUNNING: pytest.StashKey[Running] = pytest.StashKey()
 _BEGAN: pytest.StashKey[float] = pytest.StashKey()
 _PARTS: pytest.StashKey[list[bytes]] = pytest.StashKey()
 """What each process of the run checked."""
+_PASSED_OVER: pytest.StashKey[Counter[str]] = pytest.StashKey()
+"""What the session had passed over when the test began."""
 _SHARED = "fsdpfuzz"
 """Under which name processes of pytest-xdist hand things to each other."""
 
@@ -139,6 +143,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     running = item.config.stash.get(_RUNNING, None)
     if running is not None:
         running.session.testing = getattr(item, "originalname", None) or item.name
+        item.stash[_PASSED_OVER] = running.session.passed_over.copy()
     return (yield)
 
 
@@ -159,6 +164,12 @@ def pytest_runtest_makereport(
             cast("Any", report).longrepr = told
         else:
             report.sections.append(("fsdpfuzz", str(told)))
+    elif type(call.excinfo.value).__name__ == "Unsatisfiable":
+        passed_over = running.session.passed_over - item.stash[_PASSED_OVER]
+        if passed_over:
+            from fsdpfuzz.show import none_left
+
+            report.longrepr = none_left(passed_over)
     return report
 
 

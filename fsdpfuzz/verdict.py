@@ -141,6 +141,15 @@ class Finding(
         return _CHANGED.get(self.change, "").format(self.versus) + self._text
 
     @property
+    def headline(self) -> str:
+        """The line of the message that says what is wrong: of an exception its `gist`."""
+        failure = self.failure
+        if failure is None or not failure.type:
+            return self.message.partition("\n")[0]
+        said = f"{failure.type}: {gist(failure.text)}".rstrip(": ")
+        return _CHANGED.get(self.change, "").format(self.versus) + said
+
+    @property
     def _text(self) -> str:
         where = f" [{self.place}]" if self.place else ""
         failure = self.failure

@@ -17,7 +17,7 @@ from fsdpfuzz.cli._options import (
     JunitPath,
     KnownPath,
     PythonPath,
-    folder_named,
+    path_from,
     seconds_from,
     whole,
     writable_parent,
@@ -71,6 +71,7 @@ def check_command(
         Path | None,
         typer.Option(
             "--config",
+            parser=path_from("--config"),
             metavar="FILE",
             help="Wrap it as this FSDP configuration of accelerate (YAML) says.",
         ),
@@ -119,9 +120,7 @@ def check_command(
     ] = "both",
     output: Annotated[
         Path,
-        typer.Option(
-            parser=folder_named("--output"), metavar="DIR", help="Folder for what is found."
-        ),
+        typer.Option(parser=path_from("--output"), metavar="DIR", help="Folder for what is found."),
     ] = OUTPUT,
     json: JsonPath = None,
     junit: JunitPath = None,

@@ -10,7 +10,14 @@ import typer
 
 from fsdpfuzz.cli import _known
 from fsdpfuzz.cli._group import Group
-from fsdpfuzz.cli._options import InjectionName, PythonPath, usable_folder
+from fsdpfuzz.cli._options import (
+    CasePath,
+    CasePaths,
+    InjectionName,
+    PythonPath,
+    path_from,
+    usable_folder,
+)
 from fsdpfuzz.cli._output import console, fitting
 from fsdpfuzz.errors import UsageError, one_line
 from fsdpfuzz.loop import OUTPUT, default_corpus
@@ -23,6 +30,7 @@ CORPUS = Path("corpus")
 Paths = Annotated[
     list[Path] | None,
     typer.Argument(
+        parser=path_from("PATH"),
         metavar="PATH",
         help="Saved cases, or folders of them; default corpus, else those shipped.",
     ),
@@ -61,7 +69,7 @@ def list_command(paths: Paths = None) -> None:
 
 
 def show_command(
-    case: Annotated[Path, typer.Argument(metavar="CASE", help="A saved case.")],
+    case: CasePath,
 ) -> None:
     """Print where a case comes from, its options and its JSON."""
     from fsdpfuzz.corpus import describe, read_entry
@@ -70,11 +78,12 @@ def show_command(
 
 
 def add_command(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", help="Saved cases, or folders of them.")
-    ],
+    paths: CasePaths,
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Folder that takes them.")
+        Path,
+        typer.Option(
+            "--to", parser=path_from("--to"), metavar="DIR", help="Folder that takes them."
+        ),
     ] = CORPUS / "failures",
     origin: Annotated[
         str, typer.Option(metavar="TEXT", help="What the cases restate, kept with them.")
@@ -90,7 +99,10 @@ def add_command(
 
 
 def prune_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The corpus to tidy up.")] = CORPUS,
+    folder: Annotated[
+        Path,
+        typer.Argument(parser=path_from("DIR"), metavar="DIR", help="The corpus to tidy up."),
+    ] = CORPUS,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be removed.")
     ] = False,
@@ -115,8 +127,10 @@ def prune_command(
 
 
 def seeds_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that takes them.")] = CORPUS
-    / "seeds",
+    folder: Annotated[
+        Path,
+        typer.Argument(parser=path_from("DIR"), metavar="DIR", help="Folder that takes them."),
+    ] = CORPUS / "seeds",
 ) -> None:
     """Write the seeds, one case a file, over those that are there."""
     from fsdpfuzz.corpus import write_seeds
@@ -128,7 +142,10 @@ def seeds_command(
 
 def check_command(
     known: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Known defects; else corpus/known.")
+        Path | None,
+        typer.Argument(
+            parser=path_from("DIR"), metavar="DIR", help="Known defects; else corpus/known."
+        ),
     ] = None,
     backend: _known.BackendChoice = "auto",
     output: _known.CheckFolder = OUTPUT,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from fsdpfuzz.cli._options import CasePath
 from fsdpfuzz.cli._output import console, is_ascii
 from fsdpfuzz.errors import one_line
 
@@ -20,7 +20,7 @@ def add(app: typer.Typer) -> None:
 
 
 def explain_command(
-    case: Annotated[Path, typer.Argument(metavar="CASE", help="A saved case.")],
+    case: CasePath,
 ) -> None:
     """Draw a case: the model, what FSDP and checkpointing do to it, and the training."""
     from fsdpfuzz.corpus import read_entry

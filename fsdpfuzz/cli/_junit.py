@@ -59,8 +59,7 @@ def _of_finding(found: Found, fails: bool) -> ET.Element:
     if fails:
         lines = [found.message, f"case: {found.case}"]
         lines += [f"script: {found.repro}"] if found.repro is not None else []
-        first = found.message.partition("\n")[0]
-        _put(case, "failure", first, "\n".join(lines))
+        _put(case, "failure", found.finding.headline, "\n".join(lines))
     else:
         known = f"known as {found.known}" if found.known else found.message
         _put(case, "skipped", known, "")

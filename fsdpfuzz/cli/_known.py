@@ -16,9 +16,9 @@ from fsdpfuzz.cli._options import (
     InjectionName,
     PythonPath,
     chosen,
-    folder_named,
     interpreter,
     known_file,
+    path_from,
     usable_folder,
 )
 from fsdpfuzz.errors import CaseError, UsageError, one_line
@@ -37,12 +37,17 @@ FOLDER = Path("corpus/known")
 
 Known = Annotated[
     Path | None,
-    typer.Option("--known", metavar="DIR", help="Known defects; else corpus/known."),
+    typer.Option(
+        "--known",
+        parser=path_from("--known"),
+        metavar="DIR",
+        help="Known defects; else corpus/known.",
+    ),
 ]
 CheckFolder = Annotated[
     Path,
     typer.Option(
-        parser=folder_named("--output"),
+        parser=path_from("--output"),
         metavar="DIR",
         help="Folder for what the check itself leaves.",
     ),
@@ -61,13 +66,19 @@ def add(app: typer.Typer) -> None:
 
 def add_command(
     failure: Annotated[
-        Path, typer.Argument(metavar="FAILURE", help="A saved case with its finding.")
+        Path,
+        typer.Argument(
+            parser=path_from("FAILURE"), metavar="FAILURE", help="A saved case with its finding."
+        ),
     ],
     name: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Name of the new file.")
     ] = None,
     known: Annotated[
-        Path, typer.Option("--known", metavar="DIR", help="Folder that takes it.")
+        Path,
+        typer.Option(
+            "--known", parser=path_from("--known"), metavar="DIR", help="Folder that takes it."
+        ),
     ] = FOLDER,
     backend: BackendChoice = "auto",
     python: PythonPath = None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fsdpfuzz.cli._options import (
+    CasePath,
     InjectionName,
     KnownPath,
     OwnTarget,
@@ -19,6 +20,7 @@ from fsdpfuzz.cli._options import (
     chosen,
     interpreter,
     known_file,
+    path_from,
     permitted,
     seconds_from,
     writable_parent,
@@ -42,11 +44,15 @@ def add(app: typer.Typer) -> None:
 
 
 def minimize_command(
-    case: Annotated[Path, typer.Argument(metavar="CASE", help="A saved case.")],
+    case: CasePath,
     to: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="Write it here; default CASE-minimal.json."
+            "-o",
+            "--output",
+            parser=path_from("-o"),
+            metavar="FILE",
+            help="Write it here; default CASE-minimal.json.",
         ),
     ] = None,
     key: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from fsdpfuzz.errors import UsageError
+from fsdpfuzz.errors import UsageError, path_given
 from fsdpfuzz.loop import APIS, Api, default_known
 
 if TYPE_CHECKING:
@@ -20,23 +21,50 @@ if TYPE_CHECKING:
 
 KNOWN_VARIABLE = "FSDPFUZZ_KNOWN"
 
+
+def path_from(origin: str) -> Callable[[str | Path], Path]:
+    """A parser of paths; some versions of typer hand it the default, a path, as well."""
+    return functools.partial(path_given, origin=origin)
+
+
 PythonPath = Annotated[
     Path | None,
     typer.Option(
-        "--python", metavar="PATH", help="Python whose torch the ranks use; default this one."
+        "--python",
+        parser=path_from("--python"),
+        metavar="PATH",
+        help="Python whose torch the ranks use; default this one.",
     ),
 ]
-
-
 JsonPath = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")
+    Path | None,
+    typer.Option(
+        "--json", parser=path_from("--json"), metavar="FILE", help="Write the result as JSON."
+    ),
 ]
 JunitPath = Annotated[
-    Path | None, typer.Option("--junit", metavar="FILE", help="Write it as JUnit XML.")
+    Path | None,
+    typer.Option(
+        "--junit", parser=path_from("--junit"), metavar="FILE", help="Write it as JUnit XML."
+    ),
 ]
 KnownPath = Annotated[
     Path | None,
-    typer.Option("--known", metavar="PATH", help="Known defects; else corpus/known."),
+    typer.Option(
+        "--known",
+        parser=path_from("--known"),
+        metavar="PATH",
+        help="Known defects; else corpus/known.",
+    ),
+]
+CasePath = Annotated[
+    Path, typer.Argument(parser=path_from("CASE"), metavar="CASE", help="A saved case.")
+]
+CasePaths = Annotated[
+    list[Path],
+    typer.Argument(
+        parser=path_from("PATH"), metavar="PATH", help="Saved cases, or folders of them."
+    ),
 ]
 InjectionName = Annotated[
     str | None, typer.Option("--inject", "--plant", metavar="MODULE:FUNCTION", hidden=True)
@@ -121,11 +149,13 @@ def known_file(option: Path | None) -> Path | None:
     The option, else the environment variable, else ``corpus/known`` of the current folder, else
     the folder that fsdpfuzz comes with.
     """
-    for path, origin in (
+    for named, origin in (
         (option, "--known"),
-        (_path(os.environ.get(KNOWN_VARIABLE)), f"environment variable {KNOWN_VARIABLE}"),
+        (os.environ.get(KNOWN_VARIABLE), f"environment variable {KNOWN_VARIABLE}"),
     ):
-        if path is not None:
+        # Without a text a variable says nothing, as if it were not there.
+        if named:
+            path = path_given(named, origin)
             if not path.exists():
                 raise UsageError(f"{origin}: there is no file or folder {str(path)!r}")
             return path
@@ -157,20 +187,6 @@ def usable_folder(path: Path, origin: str) -> Path:
     return path
 
 
-def folder_named(origin: str) -> Callable[[str | Path], Path]:
-    """A parser of folders; no text is no folder, though Python takes it for the current one.
-
-    Some versions of typer hand it the default, a path, as well.
-    """
-
-    def parse(value: str | Path) -> Path:
-        if value == "":
-            raise UsageError(f"{origin}: '' is no folder; '.' is the current one")
-        return Path(value)
-
-    return parse
-
-
 def seconds_from(origin: str, most: float) -> Callable[[str | float], float]:
     """A parser of a time in seconds; some versions of typer hand it the default, too."""
 
@@ -184,7 +200,3 @@ def seconds_from(origin: str, most: float) -> Callable[[str | float], float]:
         return seconds
 
     return parse
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None

@@ -11,14 +11,15 @@ import typer
 
 from fsdpfuzz.cli._bisect import answer, bisected, telling_bisect
 from fsdpfuzz.cli._options import (
+    CasePaths,
     InjectionName,
     KnownPath,
     OwnTarget,
     PythonPath,
     chosen,
-    folder_named,
     interpreter,
     known_file,
+    path_from,
     permitted,
     usable_folder,
 )
@@ -35,14 +36,12 @@ def add(app: typer.Typer) -> None:
 
 
 def replay_command(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", help="Saved cases, or folders of them.")
-    ],
+    paths: CasePaths,
     backend: Annotated[str, typer.Option(metavar="B", help="auto, gloo or nccl.")] = "auto",
     output: Annotated[
         Path,
         typer.Option(
-            parser=folder_named("--output"),
+            parser=path_from("--output"),
             metavar="DIR",
             help="Folder for what the replay itself leaves.",
         ),

@@ -14,6 +14,7 @@ import typer
 
 from fsdpfuzz.cli._finding import finding_of, read_with_finding
 from fsdpfuzz.cli._options import (
+    CasePath,
     InjectionName,
     KnownPath,
     OwnTarget,
@@ -21,6 +22,7 @@ from fsdpfuzz.cli._options import (
     chosen,
     interpreter,
     known_file,
+    path_from,
     permitted,
     writable_parent,
 )
@@ -46,10 +48,16 @@ def add(app: typer.Typer) -> None:
 
 
 def repro_command(
-    case: Annotated[Path, typer.Argument(metavar="CASE", help="A saved case.")],
+    case: CasePath,
     to: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the script here."),
+        typer.Option(
+            "-o",
+            "--output",
+            parser=path_from("-o"),
+            metavar="FILE",
+            help="Write the script here.",
+        ),
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Run the script and say what came of it.")

@@ -21,9 +21,9 @@ from fsdpfuzz.cli._options import (
     KnownPath,
     PythonPath,
     apis_of,
-    folder_named,
     interpreter,
     known_file,
+    path_from,
     seconds_from,
     usable_folder,
     whole,
@@ -105,7 +105,7 @@ def run_command(
     output: Annotated[
         Path,
         typer.Option(
-            parser=folder_named("--output"),
+            parser=path_from("--output"),
             metavar="DIR",
             help="Folder in which each run gets one of its own, in DIR/runs.",
         ),
@@ -118,7 +118,9 @@ def run_command(
     against: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH", help="Python of another torch: report what differs from it, too."
+            parser=path_from("--against"),
+            metavar="PATH",
+            help="Python of another torch: report what differs from it, too.",
         ),
     ] = None,
     injection: InjectionName = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fsdpfuzz.case import MAX_RANKS
-from fsdpfuzz.cli._options import chosen, whole, writable_parent
+from fsdpfuzz.cli._options import chosen, path_from, whole, writable_parent
 from fsdpfuzz.errors import UsageError, one_line
 from fsdpfuzz.loop import APIS
 
@@ -35,7 +35,13 @@ def schema_command() -> None:
 def new_command(
     to: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write it here, to no file that is."),
+        typer.Option(
+            "-o",
+            "--output",
+            parser=path_from("-o"),
+            metavar="FILE",
+            help="Write it here, to no file that is.",
+        ),
     ] = None,
     api: Annotated[str, typer.Option(metavar="A", help="fsdp1 or fsdp2.")] = "fsdp2",
     world_size: Annotated[

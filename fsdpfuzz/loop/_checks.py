@@ -73,7 +73,7 @@ class Checks:
             started=replace(
                 self._started, torch=self._session.torch, properties=tuple(self._tests)
             ),
-            counts=self._counts,
+            counts=replace(self._counts, skipped=self._session.passed_over.total()),
             seconds=time.monotonic() - self._began,
             pool_restarts=self._session.restarts,
             findings=tuple(self._found.values()),

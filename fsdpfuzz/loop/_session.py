@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +45,8 @@ class Session:
         """The test that is under way, under whose name `check` keeps what it finds."""
         self.watch: Callable[[Examined, str], None] = lambda _examined, _name: None
         """Told of each case that `check` examined, before it raises."""
+        self.passed_over: Counter[str] = Counter()
+        """Why cases that tests drew were not run, as `skips` has it, and how many each time."""
 
     def __enter__(self) -> Session:
         return self
@@ -168,6 +170,13 @@ class Session:
         if telling is not None and telling(case, torch=self.torch, backend=backend):
             return None
         return None if strict else reason
+
+    def passes_over(self, case: CaseSpec) -> bool:
+        """Whether a case that a test drew `skips`; counts it if so."""
+        reason = self.skips(case)
+        if reason is not None:
+            self.passed_over[reason] += 1
+        return reason is not None
 
     def explained(self, examined: Examined) -> Examined:
         """The same with findings known that follow from a known defect that covers the case.

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpfuzz.case import CaseSpec, Imported
-from fsdpfuzz.errors import UsageError
+from fsdpfuzz.errors import UsageError, path_given
 from fsdpfuzz.wire import Target
 
 _TAKEN = frozenset({"torch", "fsdpfuzz", "numpy"})
@@ -35,7 +35,7 @@ def target_named(text: str, origin: str = "TARGET") -> Target:
 
 def _named(text: str, origin: str) -> Target:
     if text.endswith(".py") or "/" in text:
-        return _of_file(Path(text), origin)
+        return _of_file(path_given(text, origin), origin)
     if not all(part.isidentifier() and part.isascii() for part in text.split(".")):
         raise UsageError(f"{origin}: {text!r} is neither a Python file nor package.module")
     folder = Path.cwd()

@@ -76,6 +76,6 @@ def _to_run(case: CaseSpec, seeds: Sequence[Seed], session: Session) -> CaseSpec
     backend = session.settings.backend
     if lacking(case, seeds, backend):
         return None
-    if all(seed.case != case for seed in seeds) and session.skips(case) is not None:
+    if all(seed.case != case for seed in seeds) and session.passes_over(case):
         reject()
     return fitting(case, seeds, backend)

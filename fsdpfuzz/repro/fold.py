@@ -116,14 +116,21 @@ class Fold(ast.NodeTransformer):
         node.values = left
         return left[0] if len(left) == 1 or is_constant(left[0]) else node
 
+    def visit_If(self, node: ast.If) -> ast.If:
+        self.generic_visit(node)
+        node.test = _tested(node.test)
+        return node
+
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         self.generic_visit(node)
+        node.test = _tested(node.test)
         if is_constant(node.test):
             return node.body if value_of(node.test) else node.orelse
         return node
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         self.generic_visit(node)
+        node.ifs = [_tested(test) for test in node.ifs]
         node.ifs = [test for test in node.ifs if not (is_constant(test) and value_of(test))]
         return node
 
@@ -187,6 +194,16 @@ class Fold(ast.NodeTransformer):
             case _:
                 pass
         return node
+
+
+def _tested(node: ast.expr) -> ast.expr:
+    """A test without a last operand that decides nothing; only as a value it makes a difference."""
+    if isinstance(node, ast.BoolOp):
+        last = node.values[-1]
+        if is_constant(last) and bool(value_of(last)) == isinstance(node.op, ast.And):
+            left = node.values[:-1]
+            return left[0] if len(left) == 1 else ast.BoolOp(node.op, left)
+    return node
 
 
 def _evaluated(node: ast.expr) -> ast.expr:

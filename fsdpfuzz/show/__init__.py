@@ -26,6 +26,7 @@ from fsdpfuzz.show._tests import (
     closing_lines,
     failure_text,
     joined,
+    none_left,
 )
 from fsdpfuzz.show._words import program_lines
 
@@ -60,6 +61,7 @@ __all__ = [
     "in_ascii",
     "joined",
     "memory_limits",
+    "none_left",
     "program_lines",
     "render",
     "sketch",

@@ -85,16 +85,31 @@ def repro_command(path: Path) -> str:
     return one_line(f"fsdpfuzz repro {shlex.quote(str(path))} -o repro.py --verify")
 
 
+def none_left(passed_over: Mapping[str, int]) -> str:
+    """Why a test had no case to run: what it drew was ``passed_over``, for so many reasons."""
+    words = {"machine": "this machine or its torch cannot run", "refused": "FSDP refuses"}
+    lines = [
+        f"  {_cases(n)} that {words.get(why, f'can show a known defect, {one_line(why)}')}"
+        for why, n in passed_over.items()
+    ]
+    return "\n".join(["no case was run: nothing was drawn that is worth one", *lines])
+
+
+def _cases(number: int) -> str:
+    return f"{number} case{'' if number == 1 else 's'}"
+
+
 def closing_lines(result: Checked, written: Mapping[str, Path]) -> list[str]:
     """The section at the end of a pytest run. ``written``: the files ``report`` and ``json``."""
     document = result.document
     counts = ", ".join(
         f"{document[name]} {name}" for name in ("passed", "rejected", "vacuous", "failed")
     )
-    lines = [f"{document['examples']} cases: {counts}"]
-    for met in result.record.known_met:
-        times = "1 case" if met.cases == 1 else f"{met.cases} cases"
-        lines.append(f"known defect met: {one_line(met.id)}, {times}")
+    lines = [f"{_cases(document['examples'])}: {counts}"]
+    lines += [
+        f"known defect met: {one_line(met.id)}, {_cases(met.cases)}"
+        for met in result.record.known_met
+    ]
     new = [found for found in document["findings"] if found["known"] is None]
     lines.append(f"new findings: {len(new)}")
     for found in new:

@@ -208,13 +208,6 @@ def test_help_is_laid_out(
         assert any(line.startswith(text) for line in done.stdout.splitlines()), done.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "replay x.json", "corpus known check"])
-def test_no_text_is_no_folder(program: list[str], command: str) -> None:
-    done = call(program, *command.split(), "--output", "")
-    assert done.returncode == 2
-    assert done.stderr == "fsdpfuzz: --output: '' is no folder; '.' is the current one\n"
-
-
 def on_a_terminal(program: list[str], *arguments: str, **variables: str) -> str:
     """What the command prints on a terminal of 80 columns."""
     controller, terminal = pty.openpty()

@@ -36,6 +36,9 @@ def pytest_unconfigure(config):
     print("closed", [pool.closed for pool in BENCH.pools])
 """
 
+LONG = "x" * 300
+"""No file can be called so."""
+
 SKIPPED = """
 BENCH.known = FakeKnown(region=lambda case: ("K1",) if len(outs_of(case)) > 1 else ())
 
@@ -107,6 +110,9 @@ def test_other_projects_see_no_header(pytester: pytest.Pytester, arguments: list
     [
         ("--fsdpfuzz-world-size=abc", "--fsdpfuzz-world-size: 'abc' is not a number of ranks*"),
         ("--fsdpfuzz-world-size=9", "--fsdpfuzz-world-size: '9' is not a number of ranks*"),
+        ("--fsdpfuzz-world-size=\u00b2", "--fsdpfuzz-world-size: '\u00b2' is not a number of*"),
+        ("--fsdpfuzz-known=", "--fsdpfuzz-known: '' is no file or folder; '.' is the current*"),
+        (f"--fsdpfuzz-known={LONG}", f"--fsdpfuzz-known: '{LONG}' cannot be looked up: *"),
         ("--fsdpfuzz-backend=mpi", "--fsdpfuzz-backend: 'mpi' is not one of auto, gloo, nccl"),
         ("--fsdpfuzz-deadline=-1", "--fsdpfuzz-deadline: '-1' is not a number of seconds*"),
         ("--fsdpfuzz-known=none", "--fsdpfuzz-known: there is no file or folder 'none'"),

@@ -54,6 +54,20 @@ BENCH.known = FakeKnown(lambda case, found: "K1")
 """
 
 
+IN_A_REGION = """
+BENCH.known = FakeKnown(region=lambda case: ("K1",) if len(outs_of(case)) > 1 else ())
+"""
+DRAWN = """
+from hypothesis.strategies import sampled_from
+from fsdpfuzz.properties import fuzz
+from tests.unit.loop.standins import make_case
+
+@fuzz(sampled_from([{}]))
+def test_own(case, fsdpfuzz_session):
+    fsdpfuzz_session.check(case)
+"""
+
+
 def test_a_test_of_ones_own_is_three_lines(pytester: pytest.Pytester, arguments: list[str]) -> None:
     pytester.makeconftest(STANDINS)
     pytester.makepyfile(test_own=OWN)
@@ -153,25 +167,45 @@ def test_known_defects_that_were_met_are_named(
     result.stdout.fnmatch_lines(["known defect met: K1, * cases", "new findings: 0"])
 
 
-def test_a_profile_that_is_not_there_is_named(
+def test_a_test_that_draws_nothing_but_known_defects_says_so(
     pytester: pytest.Pytester, arguments: list[str]
 ) -> None:
+    pytester.makeconftest(STANDINS + IN_A_REGION)
+    pytester.makepyfile(
+        test_own=DRAWN.format("make_case((3, 4)), make_case((3, 5))"),
+        test_half=DRAWN.format("make_case((3,)), make_case((3, 6))"),
+    )
+    result = pytester.runpytest_subprocess(*arguments, "--fsdpfuzz-json=result.json")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "no case was run: nothing was drawn that is worth one",
+            "  2 cases that can show a known defect, K1",
+            "1 case: 1 passed, *",
+        ]
+    )
+    assert "Unsatisfiable" not in result.stdout.str()
+    assert json.loads((pytester.path / "result.json").read_text())["skipped"] == 3
+
+
+@pytest.mark.parametrize("name", ["fsdpfuzz-devv", "fsdpfuzz_dev", "fsdpfuzz"])
+def test_a_profile_that_is_not_there_is_named(
+    pytester: pytest.Pytester, arguments: list[str], name: str
+) -> None:
     pytester.makepyfile("def test_it(): pass")
-    result = pytester.runpytest_subprocess(*arguments, "--hypothesis-profile=fsdpfuzz-devv")
+    result = pytester.runpytest_subprocess(*arguments, f"--hypothesis-profile={name}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     names = ", ".join(f"fsdpfuzz-{name}" for name in ("smoke", "dev", "ci", "nightly", "soak"))
     result.stderr.fnmatch_lines(
-        [
-            "ERROR: --hypothesis-profile: there is no profile 'fsdpfuzz-devv'; "
-            f"those that exist: {names}"
-        ]
+        [f"ERROR: --hypothesis-profile: there is no profile {name!r}; those that exist: {names}"]
     )
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--fsdpfuzz-output=", "--fsdpfuzz-output: '' is not a folder; '.' is the current one"),
+        ("--fsdpfuzz-output=", "--fsdpfuzz-output: '' is no file or folder; '.' is the current*"),
+        ("--fsdpfuzz-report=", "--fsdpfuzz-report: '' is no file or folder; '.' is the current*"),
         ("--fsdpfuzz-json=no/x.json", "--fsdpfuzz-json: there is no folder 'no'"),
         ("--fsdpfuzz-report=.", "--fsdpfuzz-report: '.' is not a file"),
     ],

@@ -31,6 +31,10 @@ EXPRESSIONS = {
     "False and x": "False",
     "x and False and y": "x and False",
     "x or True": "x or True",
+    "x and True": "x and True",
+    "a if x and True else b": "a if x else b",
+    "a if x or y or None else b": "a if x or y else b",
+    "[x for x in y if x and True]": "[x for x in y if x]",
     "None or x": "x",
     "a if True else b": "a",
     "a if x else b": "a if x else b",
@@ -59,6 +63,7 @@ EXPRESSIONS = {
 }
 STATEMENTS = {
     "if True:\n    a()\nelse:\n    b()": "a()",
+    "if x and True:\n    a()": "if x:\n    a()",
     "if 1 > 2:\n    a()\nelse:\n    b()": "b()",
     "if 1 > 2:\n    a()": "",
     "if x:\n    a()": "if x:\n    a()",
