@@ -8,6 +8,7 @@ from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.checkpoints import reference_recomputes
 from fsdpfuzz.case.dimensions import DIMENSIONS
 from fsdpfuzz.case.divide_factor import told
+from fsdpfuzz.case.meta_init import emptied, filled
 from fsdpfuzz.case.modules import CLASSES
 from fsdpfuzz.case.paths import depth, join
 from fsdpfuzz.case.recipe import (
@@ -49,7 +50,7 @@ class Wrapping:
             only = Do(call=made, into=(MODEL,), who="fsdp")
             whole = (*self.before(), only)
             return Procedure(name="shard", parameters=("model",), body=whole, result="model")
-        body: list[Statement] = []
+        body: list[Statement] = [*emptied(self.a)]
         early: dict[tuple[str, str], Variable] = {}
         # Where one unit is all there is, the model is untouched until it is made.
         alone = len(self.a.plan.units) + len(self.a.case.checkpoints) == 1
@@ -62,6 +63,7 @@ class Wrapping:
                     body.append(Do(call=argument[1], into=(variable,)))
                     early[unit.path, option.name] = variable
         body += self._policy(early) if self._has_policy else self._by_hand(early)
+        body += filled(self.a)
         return Procedure(name="shard", parameters=("model",), body=tuple(body), result="model")
 
     def before(self) -> Iterator[Do]:
