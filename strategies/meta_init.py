@@ -12,10 +12,9 @@ def draw(d: Drawing) -> None:
 
     Shrinks towards nothing on the meta device, then towards the whole model, reset.
     """
-    ways = WAYS[d.case.api]
-    if not ways or not d.chance(10):
+    if not d.chance(10):
         return
-    way, partly = d.pick(ways), d.chance(30)
+    way, partly = d.pick(WAYS[d.case.api]), d.chance(30)
     places = d.a.places[1:] if partly else ()
     part = d.pick(places).path if places else ""
     before = d.case

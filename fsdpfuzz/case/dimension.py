@@ -124,7 +124,8 @@ class Dimension(ABC):
         return ""
 
     def needs_gloo(self, a: Anatomy) -> str:
-        """What of the case asks NCCL for a collective on the CPU, in words; empty if nothing."""
+        """What of the case NCCL cannot run, as a collective on the CPU, in words; empty if it can
+        run all."""
         return ""
 
     def on_ranks(self, case: CaseSpec, size: int) -> CaseSpec:

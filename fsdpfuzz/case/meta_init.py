@@ -9,8 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Api, Dimension, Feature, Rejection, Simpler
-from fsdpfuzz.case.operations import Forward
-from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.paths import innermost, within
 from fsdpfuzz.case.recipe import MODEL, Do, Value, Variable, call
 from fsdpfuzz.errors import CaseError
 
@@ -18,20 +17,22 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
 
-By = Literal["reset_parameters", "full_state_dict", "broadcast", "assign", "never"]
+By = Literal["reset_parameters", "param_init_fn", "full_state_dict", "broadcast", "assign", "never"]
 WAYS: Mapping[Api, tuple[By, ...]] = {
-    "fsdp1": (),
+    "fsdp1": ("reset_parameters", "param_init_fn"),
     "fsdp2": ("reset_parameters", "full_state_dict", "broadcast", "assign", "never"),
 }
 """What each API documents for models on the meta device, the plainest first."""
 _PLAIN = Variable("plain")
 _DEVICE = Variable("device")
+_INIT = Variable("param_init_fn")
 
 
 class MetaInit(Part, frozen=True, kw_only=True):
     """The model that FSDP gets is on the meta device, and has the plain model's values afterwards.
 
-    ``reset_parameters``: ``to_empty``, and then values in place.
+    ``reset_parameters``: ``to_empty``, and then values in place; fsdp1 does so by itself.
+    ``param_init_fn``: the same by a function that fsdp1 is given.
     ``full_state_dict`` and ``broadcast``: ``set_model_state_dict`` of a full state dict, which
     all ranks have, or rank 0. ``assign``: ``load_state_dict(assign=True)`` of sharded tensors.
     ``never``: nothing, which FSDP refuses.
@@ -44,6 +45,11 @@ class MetaInit(Part, frozen=True, kw_only=True):
     def words(self) -> str:
         """``2.body, assign``."""
         return f"{self.part or 'the model'}, {self.by}"
+
+
+def _never(a: Anatomy) -> bool:
+    """Whether nothing materialises what is on the meta device."""
+    return a.case.meta_init is not None and a.case.meta_init.by == "never"
 
 
 class MetaInitDimension(Dimension):
@@ -68,7 +74,7 @@ class MetaInitDimension(Dimension):
             pattern=r"FSDP parameters should be materialized from meta device before training",
             source="torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py: "
             "_validate_no_meta_params",
-            asked=lambda a: _never(a),
+            asked=_never,
             raised="RuntimeError",
         ),
     )
@@ -100,6 +106,9 @@ class MetaInitDimension(Dimension):
         if a.shared:
             # nn.Module.to_empty() gives each name of a tied parameter a tensor of its own.
             raise CaseError("a tied parameter would be two", path=at)
+        if a.fsdp1 and (left := next(_left(a, asked.part), None)) is not None:
+            # _get_modules_to_materialize() passes over what is ignored.
+            raise CaseError(f"fsdp1 does not materialise {left!r}", path=f"{at}.part")
         if asked.by == "never" and not _refused_at_once(a, asked.part):
             raise CaseError("another error may come before the documented one", path=f"{at}.by")
 
@@ -124,16 +133,24 @@ def tensors_in(a: Anatomy, path: str) -> Iterator[str]:
             yield from place.buffers
 
 
-def _never(a: Anatomy) -> bool:
-    """Whether nothing materialises what is on the meta device."""
-    return a.case.meta_init is not None and a.case.meta_init.by == "never"
+def _left(a: Anatomy, part: str) -> Iterator[str]:
+    """What of a module fsdp1 leaves on the meta device under any plan: it lies in no unit, or is
+    ignored by its unit."""
+    for op in range(-1, len(a.case.program)):
+        b = a.at(op)
+        alone = [path for paths in b.left_alone.values() for path in paths]
+        for place in b.places:
+            outside = innermost(place.path, b.units) is None
+            bare = outside or any(within(place.path, path) for path in alone)
+            yield from (name for name in place.buffers if bare and within(name, part))
+        yield from (name for name in b.unmanaged if within(name, part))
 
 
 def _refused_at_once(a: Anatomy, part: str) -> bool:
     """Whether the first that happens is a forward of the root, whose units are on meta."""
     first = next(iter(a.case.program), None)
     managed = [owner is not None for fqn, owner in a.owners.items() if within(fqn, part)]
-    forward = isinstance(first, Forward) and not first.target
+    forward = first is not None and first.runs_model and not getattr(first, "target", "")
     return forward and "" in a.options and bool(managed) and all(managed)
 
 
@@ -144,12 +161,23 @@ def emptied(a: Anatomy) -> Iterator[Do]:
         yield Do(call=MODEL, into=(_PLAIN,), who="fsdp")
         made = call("steps.meta_init.on_meta", _PLAIN, asked.part)
         yield Do(call=made, into=(MODEL,), who="fsdp")
+        if a.fsdp1 and asked.by == "reset_parameters":
+            yield Do(call=call("steps.meta_init.resettable", MODEL, _PLAIN), who="fsdp")
+        if asked.by == "param_init_fn":
+            given = call("steps.meta_init.param_init_fn", MODEL, _PLAIN, _DEVICE)
+            yield Do(call=given, into=(_INIT,), who="fsdp")
+
+
+def param_init_fn(a: Anatomy) -> dict[str, Value]:
+    """The argument of that name that each unit gets, if any does."""
+    asked = a.case.meta_init
+    return {_INIT.name: _INIT} if asked is not None and asked.by == "param_init_fn" else {}
 
 
 def filled(a: Anatomy) -> Iterator[Do]:
-    """What is done with it once all units are made."""
+    """What is done with it once all units are made; fsdp1 materialises while it makes them."""
     asked = a.case.meta_init
-    if asked is None:
+    if asked is None or a.fsdp1:
         return
     given: dict[By, Value] = {
         "reset_parameters": call("steps.meta_init.reset", MODEL, _PLAIN, _DEVICE),

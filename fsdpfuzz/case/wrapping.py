@@ -8,7 +8,7 @@ from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.checkpoints import reference_recomputes
 from fsdpfuzz.case.dimensions import DIMENSIONS
 from fsdpfuzz.case.divide_factor import told
-from fsdpfuzz.case.meta_init import emptied, filled
+from fsdpfuzz.case.meta_init import emptied, filled, param_init_fn
 from fsdpfuzz.case.modules import CLASSES
 from fsdpfuzz.case.paths import depth, join
 from fsdpfuzz.case.recipe import (
@@ -120,7 +120,7 @@ class Wrapping:
 
     def _options(self, unit: Unit, early: dict[tuple[str, str], Variable]) -> dict[str, Value]:
         """The arguments that differ from PyTorch's defaults."""
-        found = arguments(self.a, unit, self._mesh)
+        found = arguments(self.a, unit, self._mesh) | param_init_fn(self.a)
         for option in OPTIONS:
             if not option.has(unit) or getattr(unit, option.name) == option.default(unit):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -56,3 +57,38 @@ def unsaved(model: nn.Module, plain: nn.Module) -> None:
         if buffer.is_meta:
             path, _, last = name.rpartition(".")
             setattr(model.get_submodule(path), last, right)
+
+
+def param_init_fn(
+    model: nn.Module, plain: nn.Module, device: torch.device
+) -> Callable[[nn.Module], None]:
+    """What fsdp1 calls with each module of a unit in which anything is on the meta device.
+
+    It is about what is the module's own, and not in those inside; wrappers have nothing.
+    """
+    origins = dict(zip(model.modules(), plain.modules(), strict=True))
+
+    def materialise(module: nn.Module) -> None:
+        module.to_empty(device=device, recurse=False)
+        copy_own(origins.get(module, module), module)
+
+    return materialise
+
+
+def resettable(model: nn.Module, plain: nn.Module) -> None:
+    """Gives modules the ``reset_parameters`` that fsdp1 calls after ``to_empty``."""
+    for module, right in zip(model.modules(), plain.modules(), strict=True):
+        module.reset_parameters = lambda m=module, own=right: copy_own(own, m)  # type: ignore[assignment]
+
+
+@torch.no_grad()
+def copy_own(plain: nn.Module, module: nn.Module) -> None:
+    """Gives a module's own parameters and buffers the values of another's."""
+    for p, right in zip(
+        module.parameters(recurse=False), plain.parameters(recurse=False), strict=True
+    ):
+        p.copy_(right)
+    for buffer, value in zip(
+        module.buffers(recurse=False), plain.buffers(recurse=False), strict=True
+    ):
+        buffer.copy_(value)

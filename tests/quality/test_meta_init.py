@@ -84,6 +84,16 @@ def test_what_is_left_on_meta_is_refused(part: str) -> None:
 
 
 FAULTS: dict[str, tuple[CaseSpec, str, str]] = {
+    "meta_module_not_reset": (
+        case("fsdp1", MetaInit(), *ONCE),
+        "output_parity/mismatch/fsdp1",
+        "passed",
+    ),
+    "meta_buffers_overlooked": (
+        case("fsdp1", MetaInit(by="param_init_fn", part="1"), *ONCE),
+        "no_crash/crash/fsdp1",
+        "passed",
+    ),
     "fsdp2_stale_shard_after_assign": (
         case("fsdp2", MetaInit(by="assign"), *ONCE),
         "output_parity/mismatch/fsdp2",

@@ -11,10 +11,15 @@ from fsdpfuzz.case import (
     Buffered,
     CaseSpec,
     Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
     Linear,
     Mode,
     Op,
     Plan,
+    Rebuild,
     Sequential,
     Step,
     Tie,
@@ -29,6 +34,7 @@ from fsdpfuzz.case import (
     features,
     foreseen_rejections,
     lower,
+    needs_gloo,
 )
 from fsdpfuzz.case.meta_init import WAYS, By, MetaInit
 from fsdpfuzz.case.recipe import Call, Do, Variable
@@ -91,6 +97,21 @@ def test_units_of_fsdp2_are_made_in_between(by: By, after: list[str]) -> None:
     assert done(having("fsdp2", by)) == ["on_meta", "fully_shard", "fully_shard", *after]
 
 
+@pytest.mark.parametrize(
+    ("by", "before"), [("reset_parameters", "resettable"), ("param_init_fn", "param_init_fn")]
+)
+def test_units_of_fsdp1_materialise_while_they_are_made(by: By, before: str) -> None:
+    case = having("fsdp1", by)
+    wraps = ["FullyShardedDataParallel"] * 2
+    assert done(case) == ["on_meta", before, *wraps]
+    policy = Fsdp1Plan(units=case.plan.units, wrap="custom_policy")  # type: ignore[arg-type]
+    for plan in (case.plan, policy):
+        body = lower(anatomy(msgspec.structs.replace(case, plan=plan))).procedure("shard").body
+        made = [do.call for do in body if isinstance(do, Do) and isinstance(do.call, Call)]
+        told = [Variable("param_init_fn") in dict(one.options).values() for one in made]
+        assert told.count(True) == (0 if by == "reset_parameters" else 1 + (plan is case.plan))
+
+
 def test_only_what_no_state_dict_has_is_set_by_hand() -> None:
     assert "unsaved" in done(having("fsdp2", "assign", part="1"))
     assert "unsaved" not in done(having("fsdp2", "assign", part="2"))
@@ -134,6 +155,29 @@ def test_what_contradicts_itself(changes: dict[str, object], path: str, text: st
     assert path in caught.value.path
 
 
+ALONE = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored=("2",)), Fsdp1Unit(path="0")))
+SINGLE = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored_parameters=("2.bias",)),))
+AGAIN = (*ONCE, Rebuild(plan=fsdp1("0")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({"plan": ALONE}, "2.bias"),
+        ({"plan": SINGLE}, "2.bias"),
+        ({"plan": Fsdp1Plan(units=(Fsdp1Unit(path="", ignored=("1",)),))}, "1.scale"),
+        ({"plan": fsdp1("0")}, "1.scale"),
+        ({"program": AGAIN}, "1.scale"),
+    ],
+)
+def test_fsdp1_materialises_only_what_it_manages(changes: dict[str, object], left: str) -> None:
+    """Under every plan that the program comes to; a part of it may be on the meta device."""
+    case = msgspec.structs.replace(having("fsdp1", "param_init_fn"), **changes)
+    with pytest.raises(CaseError, match=f"does not materialise '{left}'"):
+        check(case)
+    check(msgspec.structs.replace(case, meta_init=MetaInit(part="0")))
+
+
 def test_each_api_has_its_own_ways() -> None:
     for api, ways in WAYS.items():
         for by in {way for _, way in EACH} - set(ways):
@@ -145,6 +189,18 @@ def test_each_api_has_its_own_ways() -> None:
 def test_the_refusal_is_asked_for_where_nothing_is_materialised(api: str, by: By) -> None:
     names = [rejection.name for rejection in foreseen_rejections(anatomy(having(api, by)))]
     assert names == (["fsdp2_left_on_meta"] if by == "never" else [])
+
+
+@each
+def test_on_a_gpu_what_is_offloaded_would_be_materialised_elsewhere(api: str, by: By) -> None:
+    """As ``_validate_cpu_offload_params`` of torch has it for fsdp2."""
+    case = having(api, by)
+    assert needs_gloo(anatomy(case)) == ""
+    offloaded: Plan = Fsdp2Plan(units=(Fsdp2Unit(path="", cpu_offload=True),))
+    if api == "fsdp1":
+        offloaded = Fsdp1Plan(units=(Fsdp1Unit(path="", cpu_offload=True),))
+    needs = needs_gloo(anatomy(msgspec.structs.replace(case, plan=offloaded)))
+    assert ("on the CPU" in needs) is (api == "fsdp2")
 
 
 @each

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._common_utils import clean_tensor_name
 from torch.distributed.tensor import DTensor
 
 from fsdpfuzz.steps import meta_init
@@ -84,3 +88,35 @@ def test_a_full_state_dict_leaves_what_is_not_in_it(part: str) -> None:
         for name, p in model.named_parameters():
             assert isinstance(p, DTensor)
             assert torch.equal(shards.value(p), plain.get_parameter(name))
+
+
+@pytest.mark.parametrize("part", ["", "0", "2"])
+@pytest.mark.parametrize("by_function", [False, True])
+def test_fsdp1_gets_the_values_while_it_wraps(part: str, by_function: bool) -> None:
+    plain = buffered()
+    with as_rank(0, 1):
+        model = meta_init.on_meta(plain, part)
+        told: dict[str, Any] = {"device_id": CPU, "use_orig_params": True}
+        if by_function:
+            told["param_init_fn"] = meta_init.param_init_fn(model, plain, CPU)
+        else:
+            meta_init.resettable(model, plain)
+        setattr(model, "0", FSDP(checkpoint_wrapper(model.get_submodule("0")), **told))
+        wrapped = FSDP(model, **told)
+        with FSDP.summon_full_params(wrapped):
+            seen = {clean_tensor_name(name): p for name, p in wrapped.named_parameters()}
+            for name, p in plain.named_parameters():
+                assert torch.equal(seen[name], p)
+                assert seen[name].requires_grad is p.requires_grad
+        for buffer, right in zip(wrapped.buffers(), plain.buffers(), strict=True):
+            assert torch.equal(buffer, right)
+
+
+def test_modules_that_came_later_have_nothing_to_be_copied() -> None:
+    plain = nn.Linear(2, 2)
+    model = meta_init.on_meta(plain, "")
+    fill = meta_init.param_init_fn(model, plain, CPU)
+    fill(checkpoint_wrapper(model))
+    assert model.get_parameter("weight").is_meta
+    fill(model)
+    assert torch.equal(model.get_parameter("weight"), plain.weight)
