@@ -17,9 +17,17 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
 
-By = Literal["reset_parameters", "param_init_fn", "full_state_dict", "broadcast", "assign", "never"]
+By = Literal[
+    "reset_parameters",
+    "param_init_fn",
+    "sync_module_states",
+    "full_state_dict",
+    "broadcast",
+    "assign",
+    "never",
+]
 WAYS: Mapping[Api, tuple[By, ...]] = {
-    "fsdp1": ("reset_parameters", "param_init_fn"),
+    "fsdp1": ("reset_parameters", "param_init_fn", "sync_module_states"),
     "fsdp2": ("reset_parameters", "full_state_dict", "broadcast", "assign", "never"),
 }
 """What each API documents for models on the meta device, the plainest first."""
@@ -32,7 +40,8 @@ class MetaInit(Part, frozen=True, kw_only=True):
     """The model that FSDP gets is on the meta device, and has the plain model's values afterwards.
 
     ``reset_parameters``: ``to_empty``, and then values in place; fsdp1 does so by itself.
-    ``param_init_fn``: the same by a function that fsdp1 is given.
+    ``param_init_fn``: the same by a function that fsdp1 is given. ``sync_module_states``: rank 0
+    alone has values, which fsdp1 sends to the others, where a function makes room for them.
     ``full_state_dict`` and ``broadcast``: ``set_model_state_dict`` of a full state dict, which
     all ranks have, or rank 0. ``assign``: ``load_state_dict(assign=True)`` of sharded tensors.
     ``never``: nothing, which FSDP refuses.
@@ -112,6 +121,12 @@ class MetaInitDimension(Dimension):
         if asked.by == "never" and not _refused_at_once(a, asked.part):
             raise CaseError("another error may come before the documented one", path=f"{at}.by")
 
+    def needs_gpu(self, a: Anatomy) -> str:
+        """fsdp1 documents that ``sync_module_states`` requires GPU communication."""
+        asked = a.case.meta_init
+        synchronises = asked is not None and asked.by == "sync_module_states"
+        return "sync_module_states of FSDP1 needs a GPU" if synchronises else ""
+
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Not on the meta device; all of it; in a plainer way."""
         asked, replace = case.meta_init, msgspec.structs.replace
@@ -157,21 +172,30 @@ def _refused_at_once(a: Anatomy, part: str) -> bool:
 def emptied(a: Anatomy) -> Iterator[Do]:
     """What is done with a model before it is wrapped."""
     asked = a.case.meta_init
-    if asked is not None:
-        yield Do(call=MODEL, into=(_PLAIN,), who="fsdp")
-        made = call("steps.meta_init.on_meta", _PLAIN, asked.part)
-        yield Do(call=made, into=(MODEL,), who="fsdp")
-        if a.fsdp1 and asked.by == "reset_parameters":
-            yield Do(call=call("steps.meta_init.resettable", MODEL, _PLAIN), who="fsdp")
-        if asked.by == "param_init_fn":
-            given = call("steps.meta_init.param_init_fn", MODEL, _PLAIN, _DEVICE)
-            yield Do(call=given, into=(_INIT,), who="fsdp")
+    if asked is None:
+        return
+    yield Do(call=MODEL, into=(_PLAIN,), who="fsdp")
+    made = call("steps.meta_init.on_meta", _PLAIN, asked.part)
+    others = tuple(range(1, a.case.world_size)) if asked.by == "sync_module_states" else None
+    yield Do(call=made, into=(MODEL,), who="fsdp", ranks=others)
+    if a.fsdp1 and asked.by == "reset_parameters":
+        yield Do(call=call("steps.meta_init.resettable", MODEL, _PLAIN), who="fsdp")
+    if asked.by == "param_init_fn":
+        given = call("steps.meta_init.param_init_fn", MODEL, _PLAIN, _DEVICE)
+        yield Do(call=given, into=(_INIT,), who="fsdp")
+    if asked.by == "sync_module_states":
+        yield Do(call=call("steps.meta_init.to_empty", _DEVICE), into=(_INIT,), who="fsdp")
 
 
-def param_init_fn(a: Anatomy) -> dict[str, Value]:
-    """The argument of that name that each unit gets, if any does."""
+def arguments(a: Anatomy) -> dict[str, Value]:
+    """What each unit of fsdp1 is told of it."""
     asked = a.case.meta_init
-    return {_INIT.name: _INIT} if asked is not None and asked.by == "param_init_fn" else {}
+    if asked is None or asked.by not in ("param_init_fn", "sync_module_states"):
+        return {}
+    sync: dict[str, Value] = {}
+    if asked.by == "sync_module_states":
+        sync["sync_module_states"] = True
+    return {_INIT.name: _INIT, **sync}
 
 
 def filled(a: Anatomy) -> Iterator[Do]:

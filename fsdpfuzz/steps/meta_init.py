@@ -75,6 +75,15 @@ def param_init_fn(
     return materialise
 
 
+def to_empty(device: torch.device) -> Callable[[nn.Module], None]:
+    """The same where rank 0 sends the values."""
+
+    def make_room(module: nn.Module) -> None:
+        module.to_empty(device=device, recurse=False)
+
+    return make_room
+
+
 def resettable(model: nn.Module, plain: nn.Module) -> None:
     """Gives modules the ``reset_parameters`` that fsdp1 calls after ``to_empty``."""
     for module, right in zip(model.modules(), plain.modules(), strict=True):

@@ -43,6 +43,7 @@ PLANS: dict[str, Plan] = {
 }
 COUNTER = Buffered(persistent=False, updates=True)
 TRAINED = [(api, way) for api, ways in WAYS.items() for way in ways if way != "never"]
+ON_CPUS = "tests.injected.synchronised:on_cpus"
 
 
 def case(api: str, meta: MetaInit, *program: Op, counter: Buffered = COUNTER) -> CaseSpec:
@@ -70,12 +71,26 @@ def test_it_trains_as_the_plain_model_does(api: str, by: By, part: str) -> None:
     """Also where another model is made to load what was saved."""
     again: tuple[Op, ...] = (StateDict(), Rebuild(plan=PLANS[api]))
     given = case(api, MetaInit(by=by, part=part), *ONCE, *again, *ONCE, counter=Buffered())
-    assert judged(given).status == "passed"
+    assert judged(given, needed(by)).status == "passed"
 
 
 @pytest.mark.parametrize(("api", "by"), TRAINED)
 def test_buffers_that_are_not_saved_are_right(api: str, by: By) -> None:
-    assert judged(case(api, MetaInit(by=by), *ONCE, *ONCE)).status == "passed"
+    assert judged(case(api, MetaInit(by=by), *ONCE, *ONCE), needed(by)).status == "passed"
+
+
+def needed(by: By) -> str | None:
+    """What lets CPUs do what fsdp1 documents to need a GPU."""
+    return ON_CPUS if by == "sync_module_states" else None
+
+
+def test_what_rank_0_does_not_send_shows() -> None:
+    given = case("fsdp1", MetaInit(by="sync_module_states"), *ONCE)
+    found = judged(given, "tests.injected.synchronised:nothing").findings
+    assert {"output_parity/mismatch/fsdp1", "buffer_parity/mismatch/fsdp1"} <= {
+        f.key for f in found
+    }
+    assert judged(given).status == "rejected"
 
 
 @pytest.mark.parametrize("part", ["", "2"])

@@ -35,6 +35,7 @@ from fsdpfuzz.case import (
     foreseen_rejections,
     lower,
     needs_gloo,
+    needs_gpu,
 )
 from fsdpfuzz.case.meta_init import WAYS, By, MetaInit
 from fsdpfuzz.case.recipe import Call, Do, Variable
@@ -98,7 +99,12 @@ def test_units_of_fsdp2_are_made_in_between(by: By, after: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "before"), [("reset_parameters", "resettable"), ("param_init_fn", "param_init_fn")]
+    ("by", "before"),
+    [
+        ("reset_parameters", "resettable"),
+        ("param_init_fn", "param_init_fn"),
+        ("sync_module_states", "to_empty"),
+    ],
 )
 def test_units_of_fsdp1_materialise_while_they_are_made(by: By, before: str) -> None:
     case = having("fsdp1", by)
@@ -183,6 +189,16 @@ def test_each_api_has_its_own_ways() -> None:
         for by in {way for _, way in EACH} - set(ways):
             with pytest.raises(CaseError, match=f"{api} has no by='{by}'"):
                 check(having(api, by))
+
+
+def test_rank_0_keeps_what_it_sends() -> None:
+    case = having("fsdp1", "sync_module_states")
+    body = lower(anatomy(case)).procedure("shard").body
+    (made,) = [do for do in body if isinstance(do, Do) and do.ranks is not None]
+    assert made.ranks == (1,)
+    assert made.into == (Variable("model"),)
+    assert "GPU" in needs_gpu(anatomy(case))
+    assert needs_gpu(anatomy(having("fsdp1", "param_init_fn"))) == ""
 
 
 @each

@@ -120,3 +120,11 @@ def test_modules_that_came_later_have_nothing_to_be_copied() -> None:
     assert model.get_parameter("weight").is_meta
     fill(model)
     assert torch.equal(model.get_parameter("weight"), plain.weight)
+
+
+def test_room_is_made_in_a_module_alone() -> None:
+    model = meta_init.on_meta(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), "")
+    make_room = meta_init.to_empty(CPU)
+    make_room(model)
+    make_room(model.get_submodule("0"))
+    assert [p.is_meta for p in model.parameters()] == [False, False, True, True]
