@@ -128,14 +128,8 @@ class Anatomy:
         return shards(self.case, None if path is None else self.options[path])
 
     @cached_property
-    def owners(self) -> dict[str, str | None]:
-        """For each parameter FQN the unit that manages it, or None.
-
-        A unit manages the parameters of its subtree that no deeper unit manages. None stands
-        for a parameter outside all units or one that its unit ignores. Both names of a tied
-        parameter are listed, each with the unit in which that name stands.
-        """
-        units = self.unit_at
+    def left_alone(self) -> dict[str, tuple[str, ...]]:
+        """FQNs of the modules and parameters that each unit ignores."""
         # With a policy the root's call says what all units ignore.
         policy = isinstance(self.plan, Fsdp1Plan) and self.plan.wrap != "nested"
         telling = {
@@ -143,7 +137,17 @@ class Anatomy:
             for path in self.units
             if self.plan.units
         }
-        ignored = {path: (*u.ignored, *u.ignored_parameters) for path, u in telling.items()}
+        return {path: (*u.ignored, *u.ignored_parameters) for path, u in telling.items()}
+
+    @cached_property
+    def owners(self) -> dict[str, str | None]:
+        """For each parameter FQN the unit that manages it, or None.
+
+        A unit manages the parameters of its subtree that no deeper unit manages. None stands
+        for a parameter outside all units or one that its unit ignores. Both names of a tied
+        parameter are listed, each with the unit in which that name stands.
+        """
+        units, ignored = self.unit_at, self.left_alone
         owners: dict[str, str | None] = {}
         for place in self.places:
             if not place.parameters:

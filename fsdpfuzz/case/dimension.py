@@ -58,8 +58,9 @@ class Rejection:
     """Where PyTorch documents it: a docstring, or the check that raises."""
     asked: Callable[[Anatomy], bool] = field(compare=False)
     """Whether a case asks for what is refused."""
-    asserted: bool = False
-    """Whether it comes as an AssertionError, which is mostly about FSDP's own state."""
+    raised: str = ""
+    """The type of the exception where that is mostly about FSDP's own state: AssertionError,
+    RuntimeError. Empty for one of the types by which FSDP refuses."""
 
     def matches(self, message: str) -> bool:
         """Whether ``message`` is the documented one."""
@@ -123,7 +124,8 @@ class Dimension(ABC):
         return ""
 
     def needs_gloo(self, a: Anatomy) -> str:
-        """What of the case asks NCCL for a collective on the CPU, in words; empty if nothing."""
+        """What of the case NCCL cannot run, as a collective on the CPU, in words; empty if it can
+        run all."""
         return ""
 
     def on_ranks(self, case: CaseSpec, size: int) -> CaseSpec:

@@ -15,6 +15,7 @@ from fsdpfuzz.case.loss import LossDimension
 from fsdpfuzz.case.masked import MaskedDimension
 from fsdpfuzz.case.mem_tracker import MemTrackerDimension
 from fsdpfuzz.case.mesh import MeshDimension
+from fsdpfuzz.case.meta_init import MetaInitDimension
 from fsdpfuzz.case.micro_batches import MicroBatchesDimension
 from fsdpfuzz.case.optimizer import OptimizerDimension
 from fsdpfuzz.case.program import ProgramDimension
@@ -48,6 +49,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     ReduceScatterDimension(),
     KeepUnshardedStorageDimension(),
     FinalizationDimension(),
+    MetaInitDimension(),
     *HAZARDS,
 )
 DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))

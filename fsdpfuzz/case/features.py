@@ -90,7 +90,7 @@ def needs_gpu(a: Anatomy) -> str:
 
 
 def needs_gloo(a: Anatomy) -> str:
-    """What of a case asks NCCL for a collective on the CPU, in words; empty if nothing."""
+    """What of a case NCCL cannot run, in words; empty if it can run all."""
     plans = _plans(a)
     return next((words for d in DIMENSIONS for b in plans if (words := d.needs_gloo(b))), "")
 

@@ -16,6 +16,7 @@ from fsdpfuzz.case.inputs import Inputs
 from fsdpfuzz.case.loss import Loss
 from fsdpfuzz.case.mem_tracker import Probe
 from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.meta_init import MetaInit
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.modules import Model
 from fsdpfuzz.case.operations import Op
@@ -62,6 +63,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """``set_keep_unsharded_storage`` (fsdp2)."""
     finalization: Finalization = "automatic"
     """How a backward is finished (fsdp2)."""
+    meta_init: MetaInit | None = None
+    """What FSDP gets on the meta device, and how it is materialised; None for nothing."""
 
     @property
     def api(self) -> Api:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from fsdpfuzz.case import meta_init
 from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.checkpoints import reference_recomputes
 from fsdpfuzz.case.dimensions import DIMENSIONS
@@ -49,7 +50,7 @@ class Wrapping:
             only = Do(call=made, into=(MODEL,), who="fsdp")
             whole = (*self.before(), only)
             return Procedure(name="shard", parameters=("model",), body=whole, result="model")
-        body: list[Statement] = []
+        body: list[Statement] = [*meta_init.emptied(self.a)]
         early: dict[tuple[str, str], Variable] = {}
         # Where one unit is all there is, the model is untouched until it is made.
         alone = len(self.a.plan.units) + len(self.a.case.checkpoints) == 1
@@ -62,6 +63,7 @@ class Wrapping:
                     body.append(Do(call=argument[1], into=(variable,)))
                     early[unit.path, option.name] = variable
         body += self._policy(early) if self._has_policy else self._by_hand(early)
+        body += meta_init.filled(self.a)
         return Procedure(name="shard", parameters=("model",), body=tuple(body), result="model")
 
     def before(self) -> Iterator[Do]:
@@ -118,7 +120,7 @@ class Wrapping:
 
     def _options(self, unit: Unit, early: dict[tuple[str, str], Variable]) -> dict[str, Value]:
         """The arguments that differ from PyTorch's defaults."""
-        found = arguments(self.a, unit, self._mesh)
+        found = arguments(self.a, unit, self._mesh) | meta_init.arguments(self.a)
         for option in OPTIONS:
             if not option.has(unit) or getattr(unit, option.name) == option.default(unit):
                 continue

@@ -236,15 +236,15 @@ def _refuses(error: Raised) -> bool:
     """A refusal has a documented type and comes while wrapping, or with a documented text.
 
     FSDP also raises ValueError from assertions about its own state in the middle of
-    training; that is no refusal. An AssertionError is one only where the text is that of a
-    refusal which comes so.
+    training; that is no refusal. An error of another type is one only where the text is that of
+    a refusal which comes so.
     """
     if error.documented and error.stage.endswith(":wrap"):
         return True
     return any(
         rejection.matches(error.message)
         for rejection in REJECTIONS.values()
-        if (error.type == "AssertionError" if rejection.asserted else error.documented)
+        if (error.type == rejection.raised if rejection.raised else error.documented)
     )
 
 

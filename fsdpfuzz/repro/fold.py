@@ -354,3 +354,12 @@ class Rename(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.Name:
         node.id = self._to.get(node.id, node.id)
         return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.name = self._to.get(node.name, node.name)
+        self.generic_visit(node)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.arg = self._to.get(node.arg, node.arg)
+        return node

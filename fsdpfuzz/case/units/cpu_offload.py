@@ -51,11 +51,14 @@ class CpuOffload(Option):
     def needs_gloo(self, a: Anatomy) -> str:
         """FSDP2 reduces the norm where the gradients are; a group of NCCL alone raises there.
 
-        PyTorch asks for a group of ``cpu:gloo,cuda:nccl`` then (pytorch issue 148532).
+        PyTorch asks for a group of ``cpu:gloo,cuda:nccl`` then (pytorch issue 148532). And what
+        was on the meta device is materialised where it computes, which FSDP2 refuses.
         """
         offloaded = not a.fsdp1 and any(getattr(unit, self.name) for unit in a.options.values())
         if offloaded and any(op.joins_gradients for op in a.case.program):
             return "FSDP2 clips offloaded gradients by collectives on the CPU"
+        if offloaded and a.case.meta_init is not None:
+            return "FSDP2 wants offloaded parameters materialised on the CPU"
         return ""
 
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:

@@ -145,7 +145,7 @@ class UseOrigParams(Option):
             pattern=r"Not all FSDP modules have the same _use_orig_params value",
             source="FullyShardedDataParallel._optim_state_dict_impl, which checks it",
             asked=_saves_optimizer_of_mixed,
-            asserted=True,
+            raised="AssertionError",
         ),
     )
 

@@ -265,6 +265,10 @@ MESSAGES = {
         "FSDP doesn't support scalar parameters. Change gain to a 1D tensor with numel equal to 1."
     ],
     "fsdp1_summon_offload_unsharded": ["offload_to_cpu=True and NO_SHARD is not supported yet"],
+    "fsdp2_left_on_meta": [
+        "FSDP parameters should be materialized from meta device before training, but the "
+        "following were still on meta device: ['weight']"
+    ],
     "fsdp2_scalar_parameter": [
         "fully_shard doesn't support scalar parameters. Change gain to a 1D tensor with numel "
         "equal to 1."

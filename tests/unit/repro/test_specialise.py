@@ -74,6 +74,14 @@ def commented(told):
     # Order matters.
     told.append(1)  # first
 
+def adder(number):
+    sum = number
+
+    def added(x, later=number):
+        return x + sum + later
+
+    return added
+
 class Base:
     def __init__(self, size):
         self.size = size
@@ -190,6 +198,12 @@ def test_variables_of_a_body_do_not_meet_those_of_the_script() -> None:
 
 def test_an_argument_is_evaluated_once() -> None:
     assert run(script("some.twice(told, len(told.__iadd__([9])))")) == [9, 1, 1]
+
+
+@pytest.mark.parametrize("target", ["f", "added", "sum", "x", "later"])
+def test_a_function_that_is_made_may_have_any_name(target: str) -> None:
+    text = script(f"{target} = 3", f"{target} = some.adder({target})", f"told.append({target}(1))")
+    assert run(text) == [7]
 
 
 def test_a_class_brings_what_it_builds_on() -> None:

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import FEATURES
+from fsdpfuzz.case import FEATURES, Api
+from fsdpfuzz.case.meta_init import WAYS
 
 Values = dict[str, tuple[str, ...]]
+BOTH: tuple[tuple[Api, Api], ...] = (("fsdp1", "fsdp2"), ("fsdp2", "fsdp1"))
 Together = tuple[str, Values, Values]
 """Why no value on the one side comes with any on the other."""
 
@@ -27,6 +29,10 @@ BY_HAND: Values = {
 """Units gathered and sharded by hand, in iterations."""
 FSDP2: Values = {name: one.values for name, one in FEATURES.items() if one.apis == ("fsdp2",)}
 """What fsdp1 does not have."""
+FSDP1: Values = {name: one.values for name, one in FEATURES.items() if one.apis == ("fsdp1",)}
+"""What fsdp2 does not have."""
+META1, META2 = (tuple(way for way in WAYS[api] if way not in WAYS[other]) for api, other in BOTH)
+"""Ways to materialise what is on the meta device that one of the APIs has alone."""
 
 MEANING: tuple[Together, ...] = (
     (
@@ -81,11 +87,6 @@ MEANING: tuple[Together, ...] = (
         {"ignored": ON, "ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
     ),
     ("a single unit that manages nothing", {"units": ("1",)}, {"bare_unit": ON}),
-    (
-        "a module that returns its input holds what it never uses",
-        {"identity_unit": ON},
-        {"unused": OFF},
-    ),
     ("a flip freezes and unfreezes", {"flips": ("all", "some")}, {"refrozen": ("no",)}),
     ("tokens have no gradient", {"embedding": ON}, {"input_grad": ON}),
     (
@@ -100,6 +101,22 @@ MEANING: tuple[Together, ...] = (
     ),
     ("such a checkpoint counts as repeated", {"pending": ("2+",)}, {"reentrant": ("whole",)}),
     ("ties of units that lie in each other", {"nesting": ("flat",)}, {"tied": ("nested",)}),
+    (
+        "each API has its own ways to materialise",
+        {"meta_init": META2},
+        {"api": ("fsdp1",), **FSDP1},
+    ),
+    (
+        "each API has its own ways to materialise",
+        {"meta_init": META1},
+        {"api": ("fsdp2",), **FSDP2},
+    ),
+    ("a part of nothing", {"meta_init": ("no",)}, {"meta_part": ON}),
+    (
+        "on the meta device a tied parameter would be two",
+        {"meta_init": ("reset_parameters", *META1, *META2), "meta_part": ON},
+        {"tied": ("within unit", "across units", "nested")},
+    ),
     (
         "two axes with several ranks each need four ranks",
         {"mesh": ("both",)},
@@ -224,7 +241,7 @@ NOT_DRAWN: tuple[Together, ...] = (
     ),
     (
         "what FSDP ignores is rebuilt as it was, and clipped where it is finite",
-        {"ignored": ON, "ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
+        {"ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
         {"rebuilt": ("other",), "clip_error": ON},
     ),
     (

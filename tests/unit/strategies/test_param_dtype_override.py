@@ -29,7 +29,7 @@ def test_some_norms_keep_their_dtype() -> None:
 
 def test_it_shrinks_to_a_norm() -> None:
     strategy = cases(focus="fine_tune", apis=("fsdp2",), offers=tuple(NEWER))
-    found = minimal(strategy, has, start=2)
+    found = minimal(strategy, has, start=5)
     model = found.model
     nodes = model.children if isinstance(model, Sequential) else (model,)
     assert [type(node) for node in nodes] in ([Norm], [Linear, Norm])

@@ -1,0 +1,31 @@
+"""Models on the meta device."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case.meta_init import WAYS, MetaInit, MetaInitDimension
+from fsdpfuzz.errors import CaseError
+from fsdpfuzz.strategies.drawing import Drawing
+
+
+def draw(d: Drawing) -> None:
+    """All of the model, or one module, where that gets its values by the way drawn.
+
+    Shrinks towards nothing on the meta device, then towards the whole model, reset.
+    """
+    if not d.chance(10):
+        return
+    way, partly = d.pick(WAYS[d.case.api]), d.chance(30)
+    places = d.a.places[1:] if partly else ()
+    part = d.pick(places).path if places else ""
+    before = d.case
+    d.put(meta_init=MetaInit(by=way, part=part))
+    if not _fits(d):
+        d.case = before
+
+
+def _fits(d: Drawing) -> bool:
+    try:
+        MetaInitDimension().check(d.a)
+    except CaseError:
+        return False
+    return True
