@@ -68,7 +68,10 @@ class MetaInitDimension(Dimension):
     of_model: ClassVar[bool] = True
     features: ClassVar[Mapping[str, Feature]] = {
         "meta_init": Feature(
-            about="no, or what materialises parameters on the meta device; never: nothing does",
+            about="what materialises parameters on the meta device: no: none are on it; "
+            "reset_parameters: their modules, in place; full_state_dict, broadcast: a full state, "
+            "loaded by each rank or sent by rank 0; assign: a state of shards; param_init_fn: a "
+            "function of one's own; sync_module_states: rank 0; never: nothing does",
             group="Model",
             values=("no", *dict.fromkeys(way for ways in WAYS.values() for way in ways)),
         ),

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import msgspec
 
-from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, foreseen_rejections
+from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, dtypes_fit, foreseen_rejections
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.strategies import wrap
 from fsdpfuzz.strategies.drawing import Drawing, all_units
@@ -51,5 +51,6 @@ def _other_plan(d: Drawing) -> Plan:
         elif option.has(first):
             all_units(other, option.name, getattr(first, option.name))
     covered = None not in other.a.owners.values()
-    refused = foreseen_rejections(anatomy(other.case))
-    return other.case.plan if covered and not refused else d.case.plan
+    made = anatomy(other.case)
+    usable = covered and dtypes_fit(made) and not foreseen_rejections(made)
+    return other.case.plan if usable else d.case.plan

@@ -11,7 +11,7 @@ from tests.injected.hunting import assert_shown_by_its_script, case_of, found_by
 def test_an_output_dtype_that_has_no_effect(tmp_path: Path) -> None:
     injection = "benchmarks.faults.injections:fsdp2_output_dtype_ignored"
     key = "no_crash/crash/fsdp2"
-    summary = hunt(injection, tmp_path, property_name="fine_tune", number=120, until=(key,))
+    summary = hunt(injection, tmp_path, property_name="fine_tune", number=240, until=(key,))
     found = found_by(summary, key)
     case = case_of(found)
     assert linears(case) <= 2

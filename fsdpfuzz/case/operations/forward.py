@@ -16,7 +16,7 @@ from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Sum, Variable, With, call
-from fsdpfuzz.case.units.precision import computed_in
+from fsdpfuzz.case.units.precision import left_to_the_root
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -172,14 +172,15 @@ def stands_alone(a: Anatomy, target: str) -> bool:
     """Whether FSDP supports a forward of this module by itself.
 
     All units that manage what lies in it are called with it, and it takes the inputs as they
-    are: fsdp1 casts those of its root alone (``MixedPrecision.cast_forward_inputs``).
+    are: fsdp1 casts those of its root alone (``MixedPrecision.cast_forward_inputs``), and a unit of
+    fsdp2 may be told not to (``MixedPrecisionPolicy.cast_forward_inputs``).
     """
     if not target or target in a.roots:
         return True
     for fqn, owner in a.owners.items():
         if within(fqn, target) and owner is not None:
-            casts = a.fsdp1 and computed_in(a.options[owner]) in ("bfloat16", "float16")
-            if casts or not all(within(module, target) for module in a.modules_of(owner)):
+            alone = all(within(module, target) for module in a.modules_of(owner))
+            if left_to_the_root(a, owner) or not alone:
                 return False
     return True
 

@@ -324,6 +324,13 @@ def dtypes_fit(a: Anatomy) -> bool:
     return True
 
 
+def left_to_the_root(a: Anatomy, path: str) -> bool:
+    """Whether a unit computes in a low dtype to which others have to cast its inputs."""
+    unit = a.options[path]
+    uncast = unit.precision is not None and unit.precision.cast_inputs is False
+    return computed_in(unit) in ("bfloat16", "float16") and (a.fsdp1 or uncast)
+
+
 def _told_wrongly(a: Anatomy, own: Imported) -> bool:
     asked = {module.path for module in own.modules if module.dtype_asked}
     return any(path in asked and computed_in(unit) for path, unit in a.options.items())
