@@ -6,7 +6,7 @@ from importlib import import_module
 
 import msgspec
 
-from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, foreseen_rejections
+from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, dtypes_fit, foreseen_rejections
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.strategies import wrap
 from fsdpfuzz.strategies.drawing import Drawing, all_units
@@ -33,7 +33,7 @@ def draw(program: Program) -> None:
 
 
 def _other_plan(d: Drawing) -> Plan:
-    """Any that FSDP takes for what is frozen by now; else the one that there is.
+    """Any that FSDP takes for what is frozen by now, in dtypes that fit; else the one there is.
 
     Also where units differ in what another plan would have to give them as well.
     """
@@ -51,5 +51,5 @@ def _other_plan(d: Drawing) -> Plan:
         elif option.has(first):
             all_units(other, option.name, getattr(first, option.name))
     covered = None not in other.a.owners.values()
-    refused = foreseen_rejections(anatomy(other.case))
-    return other.case.plan if covered and not refused else d.case.plan
+    fits = dtypes_fit(other.a) and not foreseen_rejections(anatomy(other.case))
+    return other.case.plan if covered and fits else d.case.plan
