@@ -25,7 +25,7 @@ def draw(d: Drawing) -> None:
         name = "own"
     if keeps_low_grads(d.a.options.values()):
         name, foreach = "sgd", False
-    if foreach and mixes_tensors(d.a):
+    if mixes_tensors(d.a):
         foreach = False
     if d.trains and not any(op.steps_optimizer for op in d.case.program):
         d.put(optimizer=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fsdpfuzz.case import Optimizer, anatomy, variants
 from fsdpfuzz.case.lacking import may_lack_grads
+from fsdpfuzz.case.optimizer import mixes_tensors
 from fsdpfuzz.case.reduce_scatter import ReduceScatter, keeps_going
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -22,5 +23,5 @@ def draw(d: Drawing) -> None:
         return
     runs = (anatomy(run) for run in variants(d.case).values())
     if unused and keeps_going(d.case) and any(map(may_lack_grads, runs)):
-        d.put(optimizer=Optimizer(momentum=0.0))
+        d.put(optimizer=Optimizer(momentum=0.0, foreach=False if mixes_tensors(d.a) else None))
     d.put(reduce_scatter=told)

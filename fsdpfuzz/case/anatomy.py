@@ -283,6 +283,12 @@ class Anatomy:
         return anatomy(msgspec.structs.replace(self.case, plan=plan))
 
     @property
+    def under_each_plan(self) -> tuple[Anatomy, ...]:
+        """This one, and that under each plan which the program changes to."""
+        renewed = (self.at(i) for i, op in enumerate(self.case.program) if op.renews)
+        return (self, *renewed)
+
+    @property
     def last(self) -> Anatomy:
         """The anatomy under the plan that holds in the end."""
         return self.at(len(self.case.program) - 1)

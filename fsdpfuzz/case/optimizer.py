@@ -51,6 +51,14 @@ class Optimizer(Part, frozen=True, kw_only=True):
         return self.adapts or self.momentum > 0
 
     @property
+    def may_take_lists(self) -> bool:
+        """Whether it steps a list of parameters at once: by itself torch does on a GPU.
+
+        What one of your own does is its own matter.
+        """
+        return self.name != "own" and self.foreach is not False
+
+    @property
     def adapts(self) -> bool:
         """Whether it divides a gradient by its own size, with an ``eps`` that is known."""
         return self.name in ("adam", "adamw")
@@ -114,8 +122,9 @@ class OptimizerDimension(Dimension):
     def check(self, a: Anatomy) -> None:
         """Whether there is one for each step, the steps say; one of its own the target has."""
         optimizer, own = a.case.optimizer, a.imported
-        if optimizer is not None and optimizer.foreach and mixes_tensors(a):
-            words = "torch takes no list of tensors and DTensors"
+        lists = optimizer is not None and optimizer.may_take_lists
+        if lists and goes_through(a) and mixes_tensors(a):
+            words = "torch takes no list of tensors and DTensors: foreach=False"
             raise CaseError(words, path="$.optimizer.foreach")
         if optimizer is None or optimizer.name != "own":
             return
@@ -280,4 +289,4 @@ def _makes_states(a: Anatomy, of: Collection[str]) -> bool:
 
 def mixes_tensors(a: Anatomy) -> bool:
     """Whether some parameters are DTensors and others, which no unit manages, are none."""
-    return not a.fsdp1 and None in a.managed and len(a.managed) > 1
+    return not a.fsdp1 and any(None in b.managed and len(b.managed) > 1 for b in a.under_each_plan)

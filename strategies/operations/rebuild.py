@@ -33,7 +33,7 @@ def draw(program: Program) -> None:
 
 
 def _other_plan(d: Drawing) -> Plan:
-    """Any that FSDP takes for what is frozen by now; else the one that there is.
+    """Any that FSDP takes for what is frozen by now, in dtypes that fit; else the one there is.
 
     Also where units differ in what another plan would have to give them as well.
     """
@@ -51,6 +51,5 @@ def _other_plan(d: Drawing) -> Plan:
         elif option.has(first):
             all_units(other, option.name, getattr(first, option.name))
     covered = None not in other.a.owners.values()
-    made = anatomy(other.case)
-    usable = covered and dtypes_fit(made) and not foreseen_rejections(made)
-    return other.case.plan if usable else d.case.plan
+    fits = dtypes_fit(other.a) and not foreseen_rejections(anatomy(other.case))
+    return other.case.plan if covered and fits else d.case.plan

@@ -37,9 +37,11 @@ class AverageUnmanaged(OperationBase, tag="average_unmanaged", frozen=True, kw_o
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("grad",)
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
-        """Something is unmanaged, and no micro-batch waits for its reduction."""
+        """Something is unmanaged and has gradients, and no micro-batch waits for its reduction."""
         if progress.pending or not progress.reduced:
             raise CaseError("average_unmanaged where gradients are not reduced", path=at)
+        if progress.cleared:
+            raise CaseError("average_unmanaged where there are no gradients", path=at)
         if not unmanaged(a):
             raise CaseError("average_unmanaged where units manage every parameter", path=at)
         progress.own = False

@@ -14,7 +14,7 @@ from fsdpfuzz.case.loss import loss_of
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.mode import Mode
-from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.paths import outermost, within
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Sum, Variable, With, call
 from fsdpfuzz.case.units.precision import left_to_the_root
 from fsdpfuzz.errors import CaseError
@@ -172,17 +172,16 @@ def stands_alone(a: Anatomy, target: str) -> bool:
     """Whether FSDP supports a forward of this module by itself.
 
     All units that manage what lies in it are called with it, and it takes the inputs as they
-    are: fsdp1 casts those of its root alone (``MixedPrecision.cast_forward_inputs``), and a unit of
-    fsdp2 may be told not to (``MixedPrecisionPolicy.cast_forward_inputs``).
+    are: fsdp1 casts those of its root alone, fsdp2 those of every unit that is not told otherwise
+    (``cast_forward_inputs`` of both).
     """
     if not target or target in a.roots:
         return True
-    for fqn, owner in a.owners.items():
-        if within(fqn, target) and owner is not None:
-            alone = all(within(module, target) for module in a.modules_of(owner))
-            if left_to_the_root(a, owner) or not alone:
-                return False
-    return True
+    owners = {o for fqn, o in a.owners.items() if within(fqn, target) and o is not None}
+    if not all(within(module, target) for owner in owners for module in a.modules_of(owner)):
+        return False
+    taking = owners if a.fsdp1 else outermost(path for path in a.units if within(path, target))
+    return not any(left_to_the_root(a, path) for path in taking)
 
 
 def calls_by_the_book(a: Anatomy) -> bool:

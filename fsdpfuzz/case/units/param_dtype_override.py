@@ -74,4 +74,4 @@ def may_be_overridden(a: Anatomy) -> Set[str]:
 
 def overrides_fit(a: Anatomy) -> bool:
     """Whether each parameter that keeps its own dtype takes inputs in a lower one."""
-    return overridden(a) <= may_be_overridden(a)
+    return all(overridden(b) <= may_be_overridden(b) for b in a.under_each_plan)

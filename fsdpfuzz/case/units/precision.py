@@ -305,6 +305,10 @@ def dtypes_fit(a: Anatomy) -> bool:
     the inputs of a layer that lies in no unit. Code of somebody's own may ask a parameter for its
     dtype to cast to: outside of its unit's forward that is the one in which it is sharded.
     """
+    return all(map(_fits, a.under_each_plan))
+
+
+def _fits(a: Anatomy) -> bool:
     if a.imported is not None and _told_wrongly(a, a.imported):
         return False
     modules = a.unit_at

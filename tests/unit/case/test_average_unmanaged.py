@@ -28,7 +28,7 @@ from fsdpfuzz.case import (
     features,
     lower,
 )
-from fsdpfuzz.case.operations import AverageUnmanaged
+from fsdpfuzz.case.operations import AverageUnmanaged, ZeroGrad
 from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.case.recipe import Call, Do, Operation, literal
@@ -111,16 +111,24 @@ def test_it_needs_something_unmanaged_and_reduced() -> None:
     for plan, program in (
         (whole, AVERAGED),
         (FIRST, (Forward(), AverageUnmanaged(), Backward())),
+        (FIRST, (AverageUnmanaged(), *TRAIN)),
+        (FIRST, (*TRAIN, ZeroGrad(), AverageUnmanaged())),
         (FIRST, (Forward(sync=False), Backward(), AverageUnmanaged(), Forward(), Backward())),
     ):
         with pytest.raises(CaseError, match="average_unmanaged"):
             check(case(plan, *program))
 
 
-def test_no_list_of_tensors_and_dtensors() -> None:
-    check(case(FIRST, *TRAIN, optimizer=Optimizer(foreach=True)))
-    with pytest.raises(CaseError, match="DTensors"):
-        check(case(SECOND, *TRAIN, optimizer=Optimizer(foreach=True)))
+@pytest.mark.parametrize("foreach", [None, True])
+def test_no_list_of_tensors_and_dtensors(foreach: bool | None) -> None:
+    told = {"optimizer": Optimizer(foreach=foreach)}
+    check(case(FIRST, *TRAIN, **told))
+    check(case(SECOND, Forward(), Backward(), **told))
+    whole = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+    for plan, program in ((SECOND, TRAIN), (whole, (*TRAIN, Rebuild(plan=SECOND)))):
+        check(case(plan, *program, optimizer=Optimizer(foreach=False)))
+        with pytest.raises(CaseError, match="DTensors"):
+            check(case(plan, *program, **told))
 
 
 def test_a_parameter_is_ignored_by_its_one_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import (
@@ -13,6 +14,7 @@ from fsdpfuzz.case import (
     Linear,
     Norm,
     Precision,
+    Rebuild,
     Sequential,
     anatomy,
     check,
@@ -77,7 +79,10 @@ def test_it_is_a_parameter_of_the_unit_that_would_be_cast(told: CaseSpec, text: 
     ("kept", "fit"), [("1.weight", True), ("0.weight", False), ("3.weight", False)]
 )
 def test_it_has_to_take_inputs_of_another_dtype(kept: str, fit: bool) -> None:
-    assert overrides_fit(anatomy(case(kept))) is fit
+    asked = case(kept)
+    assert overrides_fit(anatomy(asked)) is fit
+    rebuilt = msgspec.structs.replace(case(), program=(Rebuild(plan=asked.plan), Forward()))
+    assert overrides_fit(anatomy(rebuilt)) is fit
 
 
 def test_the_case_without_it_is_simpler() -> None:

@@ -22,6 +22,7 @@ from fsdpfuzz.case import (
     Linear,
     Optimizer,
     Precision,
+    Rebuild,
     Sequential,
     Step,
     Unit,
@@ -213,7 +214,11 @@ def test_a_unit_has_to_fit_into_the_one_around_it(
     inner: Precision | None, root: Precision | None, fit: bool
 ) -> None:
     units = (Fsdp2Unit(path="0", precision=inner), Fsdp2Unit(path="", precision=root))
-    assert dtypes_fit(anatomy(make(Fsdp2Plan(units=units), model=LAYERS))) is fit
+    plan = Fsdp2Plan(units=units)
+    assert dtypes_fit(anatomy(make(plan, model=LAYERS))) is fit
+    plain = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+    rebuilt = make(plain, model=LAYERS, program=(Rebuild(plan=plan),))
+    assert dtypes_fit(anatomy(rebuilt)) is fit
 
 
 @pytest.mark.parametrize(

@@ -141,14 +141,9 @@ def test_features_name_state_dicts_and_targets() -> None:
 
 
 LOW = Precision(param="bfloat16")
-
-
-def casting(precision: Precision) -> Fsdp2Plan:
-    """A unit below a root that computes in the same dtype and may have to cast for it."""
-    inner = Fsdp2Unit(path="1", precision=precision)
-    return Fsdp2Plan(units=(Fsdp2Unit(path="", precision=LOW), inner))
-
-
+UNCAST = Precision(param="bfloat16", cast_inputs=False)
+UNITS = tuple(Fsdp2Unit(path=path, precision=LOW) for path in ("", "1"))
+INNER = Fsdp2Unit(path="1.0", precision=UNCAST)
 LAST = (Forward(), Backward(), Forward(grad=False, target="1"))
 
 
@@ -162,17 +157,19 @@ LAST = (Forward(), Backward(), Forward(grad=False, target="1"))
         (fsdp2("1"), LAST, True),
         (fsdp2("", "1"), LAST[::-1], False),
         (fsdp2("", "1"), LAST[-1:], True),
+        (Fsdp2Plan(units=UNITS), LAST, True),
+        (Fsdp2Plan(units=(UNITS[0], Fsdp2Unit(path="1", precision=UNCAST))), LAST, False),
+        # The unit around it casts what it is given.
+        (Fsdp2Plan(units=(*UNITS, INNER)), LAST, True),
         (fsdp1("", "1", precision=LOW), LAST, False),
         (fsdp1("1", precision=LOW), LAST, True),
-        (casting(LOW), LAST, True),
-        (casting(msgspec.structs.replace(LOW, cast_inputs=False)), LAST, False),
         (fsdp1("", "1", precision=Precision(reduce="bfloat16")), LAST, True),
     ],
 )
 def test_what_may_be_called_by_itself(
     plan: Plan, program: tuple[Op, ...], by_the_book: bool
 ) -> None:
-    """Whole units after the root, and where a unit does not need what the root casts."""
+    """Whole units after the root, and where nobody has to cast what the root casts."""
     model = Sequential(
         children=(Linear(out=5), Sequential(children=(Linear(out=5), Linear(out=5))))
     )

@@ -119,7 +119,7 @@ def _remembered(found: Sample) -> Sample:
     for case, values in zip(found.cases, found.told, strict=True):
         # Few texts stand in all of them.
         _told[case] = {intern(name): intern(value) for name, value in values.items()}
-    return replace(found, told=())
+    return replace(found, told=(), statuses=Counter(found.statuses))
 
 
 def features_of(case: CaseSpec) -> Mapping[str, str]:

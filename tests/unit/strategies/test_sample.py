@@ -23,7 +23,9 @@ def never() -> Sample:
 def test_what_was_drawn_is_read_again(tmp_path: Path) -> None:
     first = shared("few", few, tmp_path)
     assert len(first.cases) == 5
-    assert shared("few", never, tmp_path) == first == few()
+    again = shared("few", never, tmp_path)
+    assert again == first == few()
+    assert again.statuses["invalid"] == first.statuses["invalid"] == 0
 
 
 def test_other_sources_draw_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
