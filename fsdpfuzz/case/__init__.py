@@ -134,6 +134,7 @@ from fsdpfuzz.case.paths import depth, innermost, join, outermost, within
 from fsdpfuzz.case.program import is_orderly
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.spec import CaseSpec
+from fsdpfuzz.case.strict import decode_strictly
 from fsdpfuzz.case.ties import Tie
 from fsdpfuzz.case.tree import own_places, places_of
 from fsdpfuzz.case.units import OPTIONS, Option, Precision, Sharding
@@ -266,6 +267,7 @@ __all__ = [
     "coarsest",
     "coarsest_buffer",
     "decode",
+    "decode_strictly",
     "default_of",
     "depth",
     "digest",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,13 +12,12 @@ import msgspec
 from fsdpfuzz.case.base import SCHEMA
 from fsdpfuzz.case.check import check
 from fsdpfuzz.case.spec import CaseSpec
+from fsdpfuzz.case.strict import decode_strictly
 from fsdpfuzz.errors import CaseError, ContractError
 
 MAX_FILE_BYTES = 1 << 20
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(CaseSpec)
-_AT_PATH = re.compile(r"^(?P<reason>.*?) - at `(?P<path>\$.*)`$", re.DOTALL)
 
 
 def encode(case: CaseSpec) -> bytes:
@@ -42,17 +40,11 @@ def as_document(case: CaseSpec) -> dict[str, object]:
 
 def decode(data: bytes, *, source: str | None = None) -> CaseSpec:
     """A checked case from JSON; :class:`CaseError` with the path of what is wrong."""
+    case = decode_strictly(data, CaseSpec, source)
     try:
-        case = _decoder.decode(data)
         check(case)
     except CaseError as error:
         raise error.at(source) if source else error from None
-    except msgspec.ValidationError as error:
-        raise _as_case_error(error, source) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CaseError(f"not valid JSON: {error}", source=source) from None
-    except RecursionError:
-        raise CaseError("nested too deeply to be a case", source=source) from None
     return case
 
 
@@ -80,13 +72,3 @@ def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 def digest(case: CaseSpec) -> str:
     """16 hexadecimal digits that name the case, equal across processes and machines."""
     return hashlib.sha256(encode(case)).hexdigest()[:16]
-
-
-def _as_case_error(error: msgspec.ValidationError, source: str | None) -> CaseError:
-    text = str(error)
-    found = _AT_PATH.match(text)
-    path = found["path"] if found else "$"
-    reason = found["reason"] if found else text
-    if path == "$.schema":
-        reason = f"schema {SCHEMA} is the only one this version reads ({reason})"
-    return CaseError(reason, path=path, source=source)

@@ -109,10 +109,17 @@ def _known_lines(summary: Summary, cases: Mapping[str, int]) -> list[str]:
         for found in summary.findings
         if found.known is not None and found.finding.change != "fixed"
     )
-    return [
-        one_line(f"known as {name}: {_many(cases.get(name, 0), 'case')}, {_many(n, 'finding')}")
-        for name, n in sorted(shown.items())
-    ]
+    lines = []
+    for name, n in sorted(shown.items()):
+        findings = _many(n, "finding")
+        # No case of those that were drawn: one that an earlier run left, or that torches differ in.
+        told = (
+            f"{_many(cases[name], 'case')}, {findings}"
+            if cases.get(name)
+            else f"{findings}, before any case was drawn"
+        )
+        lines.append(one_line(f"known as {name}: {told}"))
+    return lines
 
 
 def _many(number: int, thing: str) -> str:

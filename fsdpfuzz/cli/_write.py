@@ -63,6 +63,8 @@ def new_command(
     try:
         with to.open("x", encoding="utf-8") as file:
             file.write(text)
+    except FileExistsError:
+        raise UsageError(one_line(f"-o: {to}: is there already; name another file")) from None
     except OSError as error:
         raise UsageError(one_line(f"-o: {to}: cannot be written: {error.strerror}")) from None
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +16,7 @@ from fsdpfuzz.case import (
     CaseSpec,
     as_document,
     decode,
+    decode_strictly,
     digest,
     read_bounded,
 )
@@ -43,9 +43,6 @@ IN_FLIGHT = "inflight-"
 """How the names of files begin that hold a case under way."""
 RESULT = "result.json"
 """Name of the file with a run's result, which lies in the run's folder beside its cases."""
-
-_AT_PATH = re.compile(r"(?P<reason>.*) - at (?:`key` in )?`(?P<path>\$.*)`", re.DOTALL)
-T = TypeVar("T")
 
 
 class Found(
@@ -155,21 +152,6 @@ def find_entries(paths: Iterable[Path]) -> Iterator[Path]:
             if real not in seen:
                 seen.add(real)
                 yield file
-
-
-def decode_strictly(data: bytes, kind: type[T], source: str) -> T:
-    """JSON of a given type; :class:`CaseError` with the path of what is wrong."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        found = _AT_PATH.fullmatch(str(error))
-        reason, path = (found["reason"], found["path"]) if found else (str(error), "$")
-        raise CaseError(reason, path=path, source=source) from None
-    except RecursionError:
-        raise CaseError("nested too deeply to be a case", source=source) from None
-    except ValueError as error:
-        # DecodeError, UnicodeDecodeError, and what Python says of a number with too many digits.
-        raise CaseError(f"not valid JSON: {error}", source=source) from None
 
 
 def _migrated(document: dict[str, Any], source: str) -> dict[str, Any]:

@@ -19,9 +19,10 @@ from fsdpfuzz.case import (
     CaseSpec,
     Feature,
     decode,
+    decode_strictly,
     read_bounded,
 )
-from fsdpfuzz.corpus import decode_strictly, write_atomically
+from fsdpfuzz.corpus import write_atomically
 from fsdpfuzz.errors import CaseError, UsageError, one_line
 from fsdpfuzz.invariants import REGISTRY
 from fsdpfuzz.known.defect import Defect, ways

@@ -127,14 +127,20 @@ class Ledger:
         self.counts = self.counts.plus(examined.verdict.status)
         if self.digests is not None:
             self.digests.write(examined.digest + "\n")
+        # Told with all that is known of it, also what only plainer cases tell.
+        examined = self._explained(examined)
         restarts = self.session.restarts
         self.emit(examined.done(self.counts.examples, property_name, restarts, seconds))
-        self.meet(examined, property_name)
+        self._meet(examined, property_name)
 
     def meet(self, examined: Examined, property_name: str) -> None:
         """Books the findings of a case that are met for the first time, and reduces new ones."""
-        if examined.news:
-            examined = self.session.explained(examined)
+        self._meet(self._explained(examined), property_name)
+
+    def _explained(self, examined: Examined) -> Examined:
+        return self.session.explained(examined) if examined.news else examined
+
+    def _meet(self, examined: Examined, property_name: str) -> None:
         for finding in examined.verdict.findings:
             known = examined.known.get(finding.key)
             if known is None or (finding.key, known) in self._found:

@@ -125,7 +125,7 @@ def test_a_new_case_is_explained_and_run(program: list[str]) -> None:
         assert f"{name}: passed" in call(program, "replay", name).stdout
     again = call(program, "new", "-o", name)
     assert again.returncode == 2
-    assert again.stderr == f"fsdpfuzz: -o: {name}: cannot be written: File exists\n"
+    assert again.stderr == f"fsdpfuzz: -o: {name}: is there already; name another file\n"
 
 
 def read(path: Path) -> Any:

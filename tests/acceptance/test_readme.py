@@ -7,10 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from fsdpfuzz.cli._main import build
 from fsdpfuzz.corpus import Entry, Found, write_entry
 from fsdpfuzz.known import Known
 
@@ -124,6 +128,24 @@ def test_it_is_short() -> None:
     assert README.count("\n") < 120
     assert len(COMMANDS) > 20
     assert {language for language, _ in BLOCKS} == {"sh", "python"}
+
+
+def test_each_option_that_it_names_is_there() -> None:
+    """Those in running text, too, which no command of it shows."""
+
+    def options(command: Any) -> Iterator[str]:
+        for parameter in command.params:
+            yield from parameter.opts
+        for inner in getattr(command, "commands", {}).values():
+            yield from options(inner)
+
+    ours = set(options(typer.main.get_command(build())))
+    help_text = subprocess.run(
+        [sys.executable, "-m", "pytest", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", README))
+    assert len(named) > 20
+    assert named - ours - set(re.findall(r"--[a-z][a-z-]*", help_text)) == set()
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))

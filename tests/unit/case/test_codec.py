@@ -115,16 +115,30 @@ def test_the_order_of_keys_does_not_matter() -> None:
 @pytest.mark.parametrize(
     ("changes", "path", "says"),
     [
-        ({"schema": 2}, "$.schema", "schema 1"),
+        ({"schema": 2}, "$.schema", "Invalid enum value 2; it can be 1"),
         ({"world_size": 0}, "$.world_size", ">= 1"),
         ({"world_size": "2"}, "$.world_size", "int"),
         ({"colour": "red"}, "$", "colour"),
         ({"model": {"kind": "linear", "out": 0}}, "$.model.out", ">= 1"),
-        ({"model": {"kind": "conv", "out": 3}}, "$.model.kind", "conv"),
-        ({"model": {"kind": "linear", "out": 3, "width": 3}}, "$.model", "width"),
-        ({"loss": "mean"}, "$.loss", "mean"),
+        ({"model": {"kind": "conv", "out": 3}}, "$.model.kind", "'conv'; it can be linear, norm, "),
+        (
+            {"model": {"kind": "linear", "out": 3, "width": 3}},
+            "$.model",
+            "unknown field `width`; it has kind, out, bias",
+        ),
+        ({"loss": "mean"}, "$.loss", "'mean'; it can be "),
+        (
+            {"plan": {"api": "fsdp2", "units": [{"path": "", "use_orig_params": True}]}},
+            "$.plan.units[0]",
+            "`use_orig_params`; it has path, ",
+        ),
+        (
+            {"plan": {"api": "fsdp1", "units": [{"path": "", "precision": {"param": "int8"}}]}},
+            "$.plan.units[0].precision.param",
+            "'int8'; it can be bfloat16, float16, float32",
+        ),
         ({"frozen": ["rm -rf /"]}, "$.frozen[0]", "regex"),
-        ({"program": [{"op": "exec"}]}, "$.program[0].op", "exec"),
+        ({"program": [{"op": "exec"}]}, "$.program[0].op", "'exec'; it can be "),
         ({"plan": {"api": "fsdp1", "units": []}}, "$.plan.units", "length >= 1"),
     ],
 )
@@ -132,6 +146,20 @@ def test_decoding_is_strict_and_says_where(changes: dict[str, Any], path: str, s
     error = refused(document(**changes))
     assert error.path == path
     assert says in error.reason
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"model": {"kind": "conv"}, "model": 3}',
+        b'{"model": {"kind": "conv"}, "seed": "\xff"}',
+        b'{"model": {"kind": "conv"}, "seed": ' + b"9" * 5_000 + b"}",
+        b'{"model": {"kind": "conv"}, "seed": ' + b"[" * 100_000,
+    ],
+)
+def test_behind_a_mistake_there_may_be_anything(data: bytes) -> None:
+    with pytest.raises(CaseError, match=r"^\$\.model\.kind: Invalid value 'conv'$"):
+        decode(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b"\xff\xfe", b"[" * 100_000])

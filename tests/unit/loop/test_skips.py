@@ -16,6 +16,7 @@ from fsdpfuzz.case import (
     digest,
 )
 from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.loop import CaseDone
 from fsdpfuzz.loop._known import SHARE, lacking_in_torch, reason_to_skip
 from fsdpfuzz.loop._ledger import Ledger
 from tests.unit.loop.standins import Bench, FakeKnown, finding, make_case, verdict_of
@@ -133,6 +134,23 @@ def test_a_new_finding_in_a_known_region_is_told(bench: Bench) -> None:
     ]
     outside = [kept.case for kept in bench.archive.kept if kept.case != within]
     assert outside, "the reduction leaves the region"
+
+
+def test_a_case_is_told_with_what_follows_from_a_known_defect(bench: Bench) -> None:
+    """It counts among the cases of that defect, though no entry says this very finding."""
+    within = next(case for case in MANY if reason_to_skip(case, ("K1",), "gloo") is None)
+    bench.judge = lambda case, _seen: verdict_of(*[finding("big")] * (case == within))
+    bench.known = FakeKnown(
+        region=lambda case: ("K1",) if case == within else (),
+        ways_out=lambda _case, _name: [make_case((3,))],
+    )
+    with bench.session() as session:
+        ledger = Ledger(session, bench.events.append)
+        assert ledger.begin(within, "toy")
+        ledger.finish()
+    assert [found.known for found in ledger.found] == ["K1"]
+    (done,) = (event for event in bench.events if isinstance(event, CaseDone))
+    assert done.known == ("K1",)
 
 
 def test_a_reduction_does_not_enter_another_region(bench: Bench) -> None:
