@@ -55,8 +55,7 @@ def _install_inner(env: RankEnv, spent: dict[str, float]) -> None:
     env.groups.next_case = _timed(env.groups.next_case, "dropped", spent)  # type: ignore[method-assign]
     gc.collect = _timed(gc.collect, "collected", spent)
     for module, name, part in (
-        (_train, "record", "reference"),
-        (_train, "record_lower", "reference"),
+        (_train, "references", "reference"),
         (checkpoint, "save", "saved"),
         (checkpoint, "load", "saved"),
     ):
