@@ -249,7 +249,7 @@ def test_a_backend_that_is_not_here_exits_with_3(saved: Path, tmp_path: Path) ->
     assert done.stderr.startswith("fsdpfuzz: nccl cannot run 2 ranks here: ")
 
 
-def test_a_injected_fault_is_under_the_script(tmp_path: Path) -> None:
+def test_an_injected_fault_is_under_the_script(tmp_path: Path) -> None:
     save(tmp_path / "case.json", SMALL, GRAD)
     injection = ("--inject", "tests.injected.units:second_unit_not_averaged")
     done = fsdpfuzz("repro", "case.json", *injection, "--verify", "--backend", "gloo", cwd=tmp_path)

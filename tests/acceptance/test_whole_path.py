@@ -79,7 +79,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
 
 
-def test_a_injected_fault_is_found_shrunk_kept_and_replayed(folder: Path) -> None:
+def test_an_injected_fault_is_found_shrunk_kept_and_replayed(folder: Path) -> None:
     run = ("-m", "fsdpfuzz", "run", "--seed", "1", "--backend", "gloo", "--max-examples", "16")
     injection = ("--inject", "injected:lies_about_two_units")
     done = command(folder, *run, *injection, "--json", "result.json", "--api", "fsdp2")

@@ -17,7 +17,7 @@ from fsdpfuzz.case import (
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.seeds import SEEDS
-from fsdpfuzz.verdict import Verdict
+from tests.injected.by_hand import judged
 
 
 def seed(start: str, *parts: str) -> CaseSpec:
@@ -80,15 +80,10 @@ FAULTS = {
 }
 
 
-def verdict(example: CaseSpec, injection: str) -> Verdict:
-    with Pool(2, "gloo", injection=injection) as pool:
-        return judge(example, pool.run(example))
-
-
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_injected_fault_is_found(fault: str) -> None:
+def test_an_injected_fault_is_found(fault: str) -> None:
     example, key = FAULTS[fault]
-    found = verdict(example, f"tests.quality.injected_documents:{fault}")
+    found = judged(example, f"tests.quality.injected_documents:{fault}")
     assert any(finding.key.startswith(key) for finding in found.findings), found
 
 

@@ -65,7 +65,7 @@ def verified(
 
 
 @pytest.mark.parametrize(("module", "fault"), FAULTY)
-def test_the_script_of_a_injected_fault(module: str, fault: str, tmp_path: Path) -> None:
+def test_the_script_of_an_injected_fault(module: str, fault: str, tmp_path: Path) -> None:
     case, key = CASES[module][fault]
     injection = f"{module}:{fault}"
     finding = finding_in(case, key, injection)

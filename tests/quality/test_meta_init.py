@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from fsdpfuzz.case import (
-    Backward,
     Buffered,
     CaseSpec,
     Dense,
-    Forward,
     Fsdp1Plan,
     Fsdp1Unit,
     Fsdp2Plan,
@@ -22,21 +20,12 @@ from fsdpfuzz.case import (
     Plan,
     Sequential,
     StateDict,
-    Step,
-    ZeroGrad,
     check,
 )
 from fsdpfuzz.case.meta_init import WAYS, By, MetaInit
 from fsdpfuzz.case.operations import Rebuild
-from fsdpfuzz.invariants import judge
-from fsdpfuzz.loop import injection_launcher
-from fsdpfuzz.pool import Pool
-from fsdpfuzz.repro import Context, render
-from fsdpfuzz.verdict import Verdict
-from tests.injected.forked import verify_forked
+from tests.injected.by_hand import ONCE, assert_scripted, judged
 
-CONTEXT = Context(torch="", backend="gloo", environment=())
-ONCE: tuple[Op, ...] = (Forward(), Backward(), Step(), ZeroGrad())
 PLANS: dict[str, Plan] = {
     "fsdp1": Fsdp1Plan(units=(Fsdp1Unit(path=""), Fsdp1Unit(path="2"))),
     "fsdp2": Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="2"))),
@@ -58,11 +47,6 @@ def case(api: str, meta: MetaInit, *program: Op, counter: Buffered = COUNTER) ->
     )
     check(made)
     return made
-
-
-def judged(given: CaseSpec, injection: str | None = None) -> Verdict:
-    with Pool(2, "gloo", injection=injection) as pool:
-        return judge(given, pool.run(given))
 
 
 @pytest.mark.parametrize(("api", "by"), TRAINED)
@@ -130,9 +114,5 @@ def test_a_fault_shows_and_so_does_its_script(fault: str, tmp_path: Path) -> Non
     found = [finding for finding in verdict.findings if finding.key.startswith(key)]
     assert found, [finding.key for finding in verdict.findings]
     assert judged(given).status == without
-    script = tmp_path / "script.py"
-    script.write_text(render(given, found[0], CONTEXT))
-    shown = verify_forked(script, 2, "gloo", found[0], launcher=injection_launcher(injection))
-    assert shown.reproduced, shown.output
-    usual = verify_forked(script, 2, "gloo", found[0])
-    assert usual.outcome == {"passed": "not reproduced", "rejected": "failed otherwise"}[without]
+    usual = {"passed": "not reproduced", "rejected": "failed otherwise"}[without]
+    assert_scripted(given, found[0], injection, tmp_path, usual)

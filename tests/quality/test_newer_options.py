@@ -24,9 +24,8 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.anatomy import anatomy
 from fsdpfuzz.case.reduce_scatter import ReduceScatter
-from fsdpfuzz.invariants import judge
-from fsdpfuzz.pool import Pool
 from fsdpfuzz.ranks._machine_probe import public
+from tests.injected.by_hand import judged
 
 CHAIN = chain("fsdp2", (3, 4, 2), (0,), 2, (Forward(), Backward(), Step()))
 UNUSED = msgspec.structs.replace(
@@ -69,8 +68,7 @@ FAULTS: dict[str, tuple[CaseSpec, CaseSpec, str]] = {
 
 
 def found_in(case: CaseSpec, injection: str | None) -> list[str]:
-    with Pool(2, "gloo", injection=injection) as pool:
-        return [finding.key for finding in judge(case, pool.run(case)).findings]
+    return [finding.key for finding in judged(case, injection).findings]
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from fsdpfuzz.case import (
-    Backward,
     CaseSpec,
     Dense,
-    Forward,
     Fsdp1Plan,
     Fsdp1Unit,
     Fsdp2Plan,
@@ -19,19 +17,10 @@ from fsdpfuzz.case import (
     Op,
     Optimizer,
     Plan,
-    Step,
-    ZeroGrad,
 )
 from fsdpfuzz.case.operations import OptimState
-from fsdpfuzz.invariants import judge
-from fsdpfuzz.loop import injection_launcher
-from fsdpfuzz.pool import Pool
-from fsdpfuzz.repro import Context, render
-from fsdpfuzz.verdict import Verdict
-from tests.injected.forked import verify_forked
+from tests.injected.by_hand import ONCE, assert_scripted, judged
 
-CONTEXT = Context(torch="", backend="gloo", environment=())
-ONCE: tuple[Op, ...] = (Forward(), Backward(), Step(), ZeroGrad())
 FLAT = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
 ORIGINAL = Fsdp1Plan(units=(Fsdp1Unit(path="", use_orig_params=True),))
 FSDP2 = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
@@ -62,11 +51,6 @@ def case(plan: Plan, *program: Op) -> CaseSpec:
     )
 
 
-def judged(given: CaseSpec, injection: str | None = None) -> Verdict:
-    with Pool(2, "gloo", injection=injection) as pool:
-        return judge(given, pool.run(given))
-
-
 @pytest.mark.parametrize(("injection", "plan", "name"), FAULTS)
 def test_it_shows_though_nothing_comes_after(injection: str, plan: Plan, name: str) -> None:
     given = case(plan, *ONCE, OptimState())
@@ -81,11 +65,7 @@ def test_it_shows_though_nothing_comes_after(injection: str, plan: Plan, name: s
 def test_a_script_shows_it(injection: str, tmp_path: Path) -> None:
     given = case(FSDP2, *ONCE, OptimState())
     (finding,) = judged(given, injection).findings
-    script = tmp_path / "script.py"
-    script.write_text(render(given, finding, CONTEXT))
-    shown = verify_forked(script, 2, "gloo", finding, launcher=injection_launcher(injection))
-    assert shown.reproduced, shown.output
-    assert verify_forked(script, 2, "gloo", finding).outcome == "not reproduced"
+    assert_scripted(given, finding, injection, tmp_path)
 
 
 def test_a_new_optimizer_has_none_of_it() -> None:

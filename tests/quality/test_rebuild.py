@@ -28,11 +28,9 @@ from fsdpfuzz.case import (
     Step,
     ZeroGrad,
 )
-from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import injection_launcher
-from fsdpfuzz.pool import Pool
 from fsdpfuzz.repro import Context, render
-from fsdpfuzz.verdict import Verdict
+from tests.injected.by_hand import judged
 from tests.injected.forked import verify_forked
 
 ROOT1 = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
@@ -91,14 +89,9 @@ CASES = {
 }
 
 
-def verdict(example: CaseSpec, injection: str | None = None) -> Verdict:
-    with Pool(2, "gloo", injection=injection) as pool:
-        return judge(example, pool.run(example))
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_it_goes_on_in_parity(name: str) -> None:
-    assert verdict(CASES[name]).status == "passed"
+    assert judged(CASES[name]).status == "passed"
 
 
 INJECTED = (
@@ -115,7 +108,7 @@ def test_what_is_lost_on_the_way_is_found(injection: str, api: str) -> None:
     example = CASES[f"{api} to nested"]
     if injection == "loses_the_momentum":
         example = case(example.plan, example.plan)
-    found = verdict(example, f"tests.quality.injected_rebuild:{injection}").findings
+    found = judged(example, f"tests.quality.injected_rebuild:{injection}").findings
     rebuilt = next(i for i, op in enumerate(example.program) if isinstance(op, Rebuild))
     assert found
     assert min(finding.op for finding in found) > rebuilt
@@ -127,7 +120,7 @@ def test_numbers_beside_tensors_are_found_lost_where_they_are_loaded(
 ) -> None:
     injection = "benchmarks.faults.injections:dcp_values_not_set"
     example = CASES[f"{api} to nested"]
-    (finding,) = (f for f in verdict(example, injection).findings if f.invariant == "optim_state")
+    (finding,) = (f for f in judged(example, injection).findings if f.invariant == "optim_state")
     assert finding.operation == "rebuild"
     assert finding.name.startswith("optim_loaded[group 0].")
     script = tmp_path / "repro.py"
@@ -141,9 +134,7 @@ def test_a_script_shows_what_a_wrong_plan_of_the_new_model_would_do(tmp_path: Pa
     """The finding names the unit of the new plan, and the script says that it does not show."""
     example = CASES["fsdp2 to nested"]
     injection = "tests.quality.injected_rebuild:halves_what_it_saves"
-    finding = next(
-        f for f in verdict(example, injection).findings if f.invariant == "output_parity"
-    )
+    finding = next(f for f in judged(example, injection).findings if f.invariant == "output_parity")
     script = tmp_path / "repro.py"
     script.write_text(render(example, finding, CONTEXT))
     assert "get_optimizer_state_dict" in script.read_text()
@@ -152,7 +143,7 @@ def test_a_script_shows_what_a_wrong_plan_of_the_new_model_would_do(tmp_path: Pa
 
 def test_findings_behind_it_name_units_of_the_new_plan() -> None:
     injection = "tests.quality.injected_rebuild:loses_the_momentum"
-    found = verdict(case(ROOT2, NESTED2), injection).findings
+    found = judged(case(ROOT2, NESTED2), injection).findings
     named = [finding for finding in found if finding.invariant == "param_parity"]
     assert named
     assert {finding.unit for finding in named} <= {"0", "1"}

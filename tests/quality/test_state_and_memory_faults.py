@@ -24,7 +24,7 @@ from fsdpfuzz.case import (
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.seeds import MEMORY
-from fsdpfuzz.verdict import Verdict
+from tests.injected.by_hand import judged
 
 FSDP1 = Fsdp1Plan(units=(Fsdp1Unit(path="0"), Fsdp1Unit(path="")))
 NARROW = Fsdp1Plan(units=(Fsdp1Unit(path="", precision=Precision(param="bfloat16")),))
@@ -89,21 +89,16 @@ FAULTS = {
 }
 
 
-def verdict(example: CaseSpec, injection: str | None) -> Verdict:
-    with Pool(2, "gloo", injection=injection) as pool:
-        return judge(example, pool.run(example))
-
-
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_injected_fault_is_found(fault: str) -> None:
+def test_an_injected_fault_is_found(fault: str) -> None:
     example, key = FAULTS[fault]
-    found = verdict(example, f"tests.quality.injected_state:{fault}")
+    found = judged(example, f"tests.quality.injected_state:{fault}")
     assert any(finding.key.startswith(key) for finding in found.findings), found
 
 
 def test_a_unit_left_whole_is_found_also_without_synchronisation() -> None:
     injection = "benchmarks.faults.injections:fsdp1_accumulation_never_frees"
-    found = verdict(ACCUMULATING, injection).findings
+    found = judged(ACCUMULATING, injection).findings
     assert ("resharded_after_backward/leak/fsdp1", 1) in {(f.key, f.op) for f in found}
     # The unit is not gathered again, either.
     assert {f.invariant for f in found} == {"resharded_after_backward", "collectives"}

@@ -18,6 +18,7 @@ from fsdpfuzz.case import (
     Linear,
     Mode,
     Op,
+    Optimizer,
     Plan,
     Rebuild,
     Sequential,
@@ -153,7 +154,7 @@ def test_the_model_given_is_what_values_are_taken_from(api: str, by: By) -> None
 )
 def test_what_contradicts_itself(changes: dict[str, object], path: str, text: str) -> None:
     model = Sequential(children=(Linear(out=3), Buffered(), Linear(out=3), Activation()))
-    plain = make(fsdp2(""), model=model, program=ONCE)
+    plain = make(fsdp2(""), model=model, program=ONCE, optimizer=Optimizer(foreach=False))
     sound = msgspec.structs.replace(plain, meta_init=MetaInit(by="assign"))
     check(sound)
     with pytest.raises(CaseError, match=text) as caught:

@@ -131,7 +131,7 @@ def test_a_flaky_one_is_tried_several_times_and_not_ablated(
     assert "failed 3 of 10 runs" in script.path.read_text()
 
 
-def test_a_injected_fault_is_injected_under_the_script_too(
+def test_an_injected_fault_is_injected_under_the_script_too(
     bench: Bench, runner: Runner, tmp_path: Path
 ) -> None:
     with bench.session(injection="tests.injected.units:second_unit_not_averaged") as session:
