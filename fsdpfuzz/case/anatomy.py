@@ -282,11 +282,11 @@ class Anatomy:
             return self
         return anatomy(msgspec.structs.replace(self.case, plan=plan))
 
-    @property
+    @cached_property
     def under_each_plan(self) -> tuple[Anatomy, ...]:
-        """This one, and that under each plan which the program changes to."""
+        """This one, and that under each plan which the program changes to, each once."""
         renewed = (self.at(i) for i, op in enumerate(self.case.program) if op.renews)
-        return (self, *renewed)
+        return tuple(dict.fromkeys((self, *renewed)))
 
     @property
     def last(self) -> Anatomy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fsdpfuzz.case.anatomy import Anatomy, anatomy
 from fsdpfuzz.case.dimension import Dimension, Feature, Rejection
@@ -65,7 +65,7 @@ def parameter_features(a: Anatomy, fqn: str) -> Mapping[str, str]:
 
 def foreseen_rejections(a: Anatomy) -> tuple[Rejection, ...]:
     """The documented refusals that a case asks for; empty for a case that must run."""
-    plans = _plans(a)
+    plans = a.under_each_plan
     return tuple(
         rejection for rejection in REJECTIONS.values() if any(rejection.asked(b) for b in plans)
     )
@@ -77,7 +77,7 @@ NEWER = {name: d.name for d in DIMENSIONS for name in d.newer}
 
 def needs_of_torch(a: Anatomy) -> tuple[str, ...]:
     """What of `NEWER` a case goes through."""
-    plans = _plans(a)
+    plans = a.under_each_plan
     return tuple(
         name for d in DIMENSIONS if d.newer and any(d.asked(b) for b in plans) for name in d.newer
     )
@@ -85,22 +85,64 @@ def needs_of_torch(a: Anatomy) -> tuple[str, ...]:
 
 def needs_gpu(a: Anatomy) -> str:
     """What of a case cannot run on CPUs alone, in words; empty if all can."""
-    plans = _plans(a)
+    plans = a.under_each_plan
     return next((words for d in DIMENSIONS for b in plans if (words := d.needs_gpu(b))), "")
 
 
 def needs_gloo(a: Anatomy) -> str:
     """What of a case NCCL cannot run, in words; empty if it can run all."""
-    plans = _plans(a)
+    plans = a.under_each_plan
     return next((words for d in DIMENSIONS for b in plans if (words := d.needs_gloo(b))), "")
 
 
-def _plans(a: Anatomy) -> Collection[Anatomy]:
-    """The anatomy under each plan that the program comes to."""
-    return {id(b): b for b in (a, *(a.at(i) for i in range(len(a.case.program))))}.values()
+class _Told(Mapping[str, str]):
+    """The features of one thing, each dimension's worked out when one of them is first asked for.
+
+    A known defect that does not cover a case mostly differs in the first few features, and all
+    known defects are asked of each case that is drawn.
+    """
+
+    __slots__ = ("_dimensions", "_found", "_values")
+
+    def __init__(
+        self,
+        dimensions: Mapping[str, Dimension],
+        values: Callable[[Dimension], Iterable[tuple[str, str]]],
+    ) -> None:
+        self._dimensions = dimensions
+        self._values = values
+        self._found: dict[Dimension, dict[str, str]] = {}
+
+    def __getitem__(self, name: str) -> str:
+        return self._of(self._dimensions[name])[name]
+
+    def __iter__(self) -> Iterator[str]:
+        # Of those, too, that have declared none: what they tell all the same is refused.
+        for dimension in DIMENSIONS:
+            yield from self._of(dimension)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _of(self, dimension: Dimension) -> dict[str, str]:
+        found = self._found.get(dimension)
+        if found is None:
+            found = self._found[dimension] = dict(self._values(dimension))
+            for name in found:
+                if self._dimensions.get(name) is not dimension:
+                    raise ContractError(f"{name!r} is a feature that no dimension has declared")
+        return found
 
 
-_DECLARED = {"case": FEATURES, "unit": UNIT_FEATURES, "parameter": PARAMETER_FEATURES}
+def _owners(kind: str) -> Mapping[str, Dimension]:
+    return {name: d for d in DIMENSIONS for name in getattr(d, kind)}
+
+
+_DECLARED = {
+    "case": _owners("features"),
+    "unit": _owners("unit_features"),
+    "parameter": _owners("parameter_features"),
+}
 
 
 def _told(
@@ -111,8 +153,5 @@ def _told(
 ) -> Mapping[str, str]:
     told = a.told.get((kind, name))
     if told is None:
-        told = dict(pair for dimension in DIMENSIONS for pair in values(dimension))
-        for unknown in told.keys() - _DECLARED[kind].keys():
-            raise ContractError(f"{unknown!r} is a feature that no dimension has declared")
-        a.told[kind, name] = told
+        told = a.told[kind, name] = _Told(_DECLARED[kind], values)
     return told

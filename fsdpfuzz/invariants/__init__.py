@@ -64,6 +64,7 @@ __all__ = [
     "Evidence",
     "Invariant",
     "broken",
+    "foresee",
     "invariant_of",
     "judge",
     "tolerance",
@@ -76,6 +77,13 @@ def invariant_of(finding: Finding) -> Invariant:
         return REGISTRY[finding.invariant]
     except KeyError:
         raise ContractError(f"there is no invariant {finding.invariant!r}") from None
+
+
+def foresee(case: CaseSpec, torch: str) -> None:
+    """Works out what `judge` will hold a case to on that release of torch, while ranks train."""
+    a = anatomy(case)
+    for invariant in REGISTRY.values():
+        invariant.foresee(a, torch)
 
 
 def judge(case: CaseSpec, observation: Observation) -> Verdict:

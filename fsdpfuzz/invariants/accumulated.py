@@ -26,7 +26,7 @@ class WaitingGradients(Invariant):
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """The first backward of each variant after which a rank has more or less."""
         told = set()
-        own = reduces_in_own(observation)
+        own = reduces_in_own(observation.torch)
         for report, subject, run in subjects(a, observation):
             for state in subject.unit_states:
                 if state.waiting is None or subject.name in told:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import ClassVar
 
 from packaging.version import InvalidVersion, Version
@@ -29,6 +30,13 @@ class Invariant(ABC):
     costs: ClassVar[bool] = False
     """Whether what breaks it costs time or memory and makes, by itself, no value wrong."""
 
+    def foresee(self, a: Anatomy, torch: str) -> None:
+        """Works out what `check` will compare with, on that release of torch, while ranks train.
+
+        What takes no time is left to `check`.
+        """
+        return
+
     @abstractmethod
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """A finding for each way in which it is broken."""
@@ -42,18 +50,18 @@ _OWN_DTYPE = Version("2.15")
 """From this release on fsdp2 reduces in the parameters' own dtype unless told another."""
 
 
-def is_from(release: Version, observation: Observation, *, unknown: bool = True) -> bool:
-    """Whether a case ran on that release of torch or a later one; ``unknown`` if nobody knows."""
+def is_from(release: Version, torch: str, *, unknown: bool = True) -> bool:
+    """Whether ``torch`` is that release or a later one; ``unknown`` if nobody knows."""
     try:
         # The base version: a nightly build of a release counts as that release.
-        return Version(Version(observation.torch).base_version) >= release
+        return Version(Version(torch).base_version) >= release
     except InvalidVersion:
         return unknown
 
 
-def reduces_in_own(observation: Observation) -> bool:
+def reduces_in_own(torch: str) -> bool:
     """Whether fsdp2 reduces in the parameters' own dtype, and not in that it computes in."""
-    return is_from(_OWN_DTYPE, observation, unknown=False)
+    return is_from(_OWN_DTYPE, torch, unknown=False)
 
 
 def tolerance(comparison: Comparison) -> float:
@@ -80,9 +88,15 @@ def broken(comparison: Comparison) -> bool:
     return comparison.error > tolerance(comparison)
 
 
+@lru_cache(maxsize=8)
+def runs_of(a: Anatomy) -> Mapping[str, Anatomy]:
+    """The anatomy of the case and of each variant as it is run, by the name of its subject."""
+    return {name: anatomy(case) for name, case in variants(a.case).items()}
+
+
 def subjects(a: Anatomy, observation: Observation) -> Iterator[tuple[RankReport, Subject, Anatomy]]:
     """Every subject of every rank that reported, with the anatomy of what it ran."""
-    runs = {name: anatomy(case) for name, case in variants(a.case).items()}
+    runs = runs_of(a)
     for report in observation.reports:
         if report is not None:
             for subject in report.subjects:

@@ -15,6 +15,7 @@ from fsdpfuzz.invariants.base import (
     is_from,
     operation,
     reduces_in_own,
+    runs_of,
     subjects,
     variant_name,
 )
@@ -34,6 +35,12 @@ class Collectives(Invariant):
     summary = "a rank issues the collectives that the structure asks for, in the dtypes asked for"
     wrong = "issues other collectives than its structure asks for"
     costs = True
+
+    def foresee(self, a: Anatomy, torch: str) -> None:
+        """What each rank should issue."""
+        for run in runs_of(a).values():
+            for rank in range(a.case.world_size):
+                _due(run, rank, torch)
 
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """The first operation of each variant with other collectives."""
@@ -127,14 +134,17 @@ def _promised(
     a: Anatomy, observation: Observation
 ) -> Iterator[tuple[RankReport, Subject, int, Sequence[str], Traffic]]:
     """Each operation of which anything is promised, with what was issued in it."""
-    settled, own = is_from(_SETTLED, observation), reduces_in_own(observation)
     for report, subject, run in subjects(a, observation):
         if not subject.issued:
             continue
-        for op, due in traffic(run, report.rank, settled=settled, own=own).items():
+        for op, due in _due(run, report.rank, observation.torch).items():
             # Broadcasts and barriers are nobody's promise.
             seen = [text for text in subject.issued[op] if text.startswith(KINDS)]
             yield report, subject, op, seen, due
+
+
+def _due(a: Anatomy, rank: int, torch: str) -> Mapping[int, Traffic]:
+    return traffic(a, rank, settled=is_from(_SETTLED, torch), own=reduces_in_own(torch))
 
 
 def _odd(seen: Sequence[str], due: Traffic) -> tuple[str, int] | None:

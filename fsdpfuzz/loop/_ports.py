@@ -118,6 +118,8 @@ class Ports:
     judge: Callable[[CaseSpec, Observation], Verdict]
     archive: Archive
     known: KnownLike
+    foresee: Callable[[CaseSpec, str], None] = lambda _case, _torch: None
+    """Works out what ``judge`` needs of a case on that torch, while ranks are still at it."""
     aim: Callable[[Target | None, bool], Callable[[int], PoolLike]] | None = None
     """``make_pool`` for ranks that run code of one's own, and, if that is asked, tap modules."""
     telling: Telling | None = None

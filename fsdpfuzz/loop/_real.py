@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def real_ports(settings: SessionSettings) -> Ports:
     """The ports of a real session: ranks on this machine, files in the output folder."""
-    from fsdpfuzz.invariants import judge
+    from fsdpfuzz.invariants import foresee, judge
     from fsdpfuzz.pool import Deadlines, Pool
 
     profile = settings.profile
@@ -46,6 +46,7 @@ def real_ports(settings: SessionSettings) -> Ports:
     ports = Ports(
         make_pool=pools(settings.python),
         judge=judge,
+        foresee=foresee,
         archive=FileArchive(settings.output, settings.kept),
         known=known,
         aim=lambda target, taps: pools(settings.python, target, taps=taps),

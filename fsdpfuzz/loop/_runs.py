@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fsdpfuzz.case import CaseSpec, digest
@@ -78,7 +79,13 @@ class Runs:
             if seen:
                 # Fresh ranks: what the fault left in the old ones would fail the case again.
                 self.pool(case.world_size).close()
-            observation = self.pool(case.world_size).run(case, patience=patience or bool(seen))
+            pool = self.pool(case.world_size)
+            if not seen:
+                # While ranks that were begun on the case train. What is raised says so again
+                # when the case is judged, and is told there.
+                with suppress(Exception):
+                    self._ports.foresee(case, self.torch)
+            observation = pool.run(case, patience=patience or bool(seen))
             self.torch = observation.torch or self.torch
             seen.append(observation)
             failing = _Failing(fault_of(observation))
