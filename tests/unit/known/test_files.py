@@ -131,6 +131,7 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"shows": shows(text="(" * 400)}, "$.shows[0].text", "not a regular expression"),
     ({"shows": shows(text=".*")}, "$.shows[0].text", "fits any text"),
     ({"shows": shows(text="a?")}, "$.shows[0].text", "fits any text"),
+    ({"shows": shows(text=".+")}, "$.shows[0].text", "fits any text"),
     ({"shows": shows(text="x" * 501)}, "$.shows[0].text", "<= 500"),
     ({"shows": shows(names="everything")}, "$.shows[0].names", "everything"),
     ({"shows": [{"invariant": ["grad_parity"]}]}, "$.shows[0]", "whatever breaks the invariant"),
