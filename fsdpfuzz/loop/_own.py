@@ -19,8 +19,11 @@ from fsdpfuzz.verdict import FindingError
 def check_own(session: Session, task: Task, max_examples: int) -> None:
     """Trains the model in so many ways; the session's target has to be that of the task.
 
-    Raises the `FindingError` of a new finding, or an `ExceptionGroup` of several.
+    Raises the `FindingError` of a new finding, or an `ExceptionGroup` of several; Hypothesis's
+    ``Unsatisfiable`` where nothing was drawn that is worth a run.
     """
+    from hypothesis.errors import Unsatisfiable
+
     from fsdpfuzz.loop._hunt import SPARE
     from fsdpfuzz.loop._hypothesis import StopRound, drive
 
@@ -58,6 +61,9 @@ def check_own(session: Session, task: Task, max_examples: int) -> None:
         if share:
             seed = derived_seed(start, item.name)
             drive(item.strategy(scope), body, seed=seed, max_examples=share * SPARE + 10)
+    if not seen:
+        # A test that has looked at nothing must not pass; Hypothesis says so of its own tests.
+        raise Unsatisfiable("no case was run: nothing was drawn that is worth one")
     match list(found.values()):
         case []:
             return
