@@ -1,4 +1,4 @@
-"""A model of somebody's own in a test: what was looked at, and what a test must not pass without."""
+"""A model of somebody's own in a test: what was looked at, and what no test passes without."""
 
 from __future__ import annotations
 
