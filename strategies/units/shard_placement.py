@@ -20,7 +20,7 @@ def draw(d: Drawing) -> None:
     for i, unit in enumerate(units):
         owned = d.a.owned[unit.path]
         ranks = d.a.shards(unit.path)
-        chosen = []
+        chosen: dict[str, Placement] = {}
         for parameter, wanted in zip(owned, d.mask(len(owned)), strict=True):
             shape = parameter.shape
             even = [n for n, size in enumerate(shape) if n and (anyhow or size % ranks == 0)]
@@ -28,6 +28,7 @@ def draw(d: Drawing) -> None:
             if not dims and shape and by_rows:
                 dims = [0, -len(shape)]
             if wanted and dims:
+                # The names of a tied parameter mean one tensor, which has one placement.
                 named = d.a.canonical(parameter.fqn)
-                chosen.append(Placement(parameter=named, dim=d.pick(dims)))
-        one_unit(d, "shard_placement", tuple(chosen), unit=i)
+                chosen[named] = Placement(parameter=named, dim=d.pick(dims))
+        one_unit(d, "shard_placement", tuple(chosen.values()), unit=i)

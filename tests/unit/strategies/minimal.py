@@ -20,6 +20,10 @@ FAST = settings(
 )
 
 
+class _Reached(BaseException):
+    """Leaves Hypothesis at once, which takes any `Exception` for a failing example."""
+
+
 def minimal(
     strategy: st.SearchStrategy[T],
     condition: Callable[[T], Any] = lambda _: True,
@@ -31,3 +35,32 @@ def minimal(
     Where that is one of several local minima, ``start`` decides which.
     """
     return find(strategy, condition, settings=FAST, random=Random(start))
+
+
+def shrinks_to(
+    simple: Callable[[T], bool],
+    strategy: st.SearchStrategy[T],
+    condition: Callable[[T], Any],
+    *,
+    start: int = 0,
+) -> T:
+    """The first ``simple`` value to which a failure that needs only ``condition`` shrinks.
+
+    Hypothesis takes most of its time to find that there is nothing simpler still, and from a
+    value on it only goes to simpler ones. The error shows what is left where none is reached.
+    """
+    reached: list[T] = []
+
+    def holds(value: T) -> bool:
+        if not condition(value):
+            return False
+        if simple(value):
+            reached.append(value)
+            raise _Reached
+        return True
+
+    try:
+        least = find(strategy, holds, settings=FAST, random=Random(start))
+    except _Reached:
+        return reached[0]
+    raise AssertionError(f"all that it shrinks to is {least!r}")

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.statistics import collector
 
-from fsdpfuzz.case import NEWER, CaseSpec, features
+from fsdpfuzz.case import NEWER, CaseSpec, anatomy, case_features, features
 from fsdpfuzz.loop._hypothesis import BACKEND
 from fsdpfuzz.strategies import FOCUSES, cases
 from fsdpfuzz.strategies.drawing import Focus
@@ -125,7 +125,7 @@ def _remembered(found: Sample) -> Sample:
 def features_of(case: CaseSpec) -> Mapping[str, str]:
     """The features of a case, which take longer than drawing it."""
     found = _told.get(case)
-    return features(case) if found is None else found
+    return case_features(anatomy(case)) if found is None else found
 
 
 @cache

@@ -6,7 +6,7 @@ from collections import Counter
 
 from fsdpfuzz.case import CaseSpec, Forward, is_sound
 from fsdpfuzz.strategies import cases
-from tests.unit.strategies.minimal import minimal
+from tests.unit.strategies.minimal import minimal, shrinks_to
 from tests.unit.strategies.sample import features_of, sample
 
 
@@ -27,7 +27,9 @@ def test_it_is_drawn_in_about_a_tenth_of_the_cases() -> None:
 
 
 def test_it_shrinks_to_one_loss_on_rank_0_and_to_none() -> None:
-    found = minimal(cases(), masked)
-    assert masked(found) == [0]
-    assert [op.kind() for op in found.program] == ["forward", "backward", "step"]
+    def simple(case: CaseSpec) -> bool:
+        kinds = [op.kind() for op in case.program]
+        return masked(case) == [0] and kinds == ["forward", "backward", "step"]
+
+    shrinks_to(simple, cases(), masked)
     assert masked(minimal(cases())) == []

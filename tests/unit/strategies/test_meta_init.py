@@ -9,7 +9,7 @@ import pytest
 from fsdpfuzz.case import Api, CaseSpec, is_sound
 from fsdpfuzz.case.meta_init import WAYS, By, MetaInit
 from fsdpfuzz.strategies import FOCUSES, cases
-from tests.unit.strategies.minimal import minimal
+from tests.unit.strategies.minimal import minimal, shrinks_to
 from tests.unit.strategies.sample import features_of, sample
 
 
@@ -39,7 +39,9 @@ def test_it_shrinks_to_itself_alone_and_away(api: Api, by: By) -> None:
         trains = features_of(case)["steps"] == features_of(plain)["steps"]
         return trains and case.meta_init is not None and case.meta_init.by == by
 
-    found = minimal(strategy, has)
-    assert found.meta_init == MetaInit(by=by)
-    usual = dict(features_of(plain))
-    assert features_of(found) == {**usual, "meta_init": by}
+    alone = {**features_of(plain), "meta_init": by}
+    shrinks_to(
+        lambda case: case.meta_init == MetaInit(by=by) and dict(features_of(case)) == alone,
+        strategy,
+        has,
+    )

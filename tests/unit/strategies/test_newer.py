@@ -7,7 +7,7 @@ import pytest
 
 from fsdpfuzz.case import NEWER, CaseSpec, anatomy, is_sound, needs_of_torch
 from fsdpfuzz.strategies import cases
-from tests.unit.strategies.minimal import minimal
+from tests.unit.strategies.minimal import minimal, shrinks_to
 from tests.unit.strategies.sample import drawn, features_of, sample
 
 OFFERED = {
@@ -54,9 +54,9 @@ def test_it_shrinks_to_itself_alone_and_away(name: str) -> None:
         found = features_of(case)
         return found[name] != plain[name] and found["steps"] == plain["steps"]
 
-    found = minimal(strategy, has)
-    assert {key for key, value in features_of(found).items() if value != plain[key]} <= {
-        name,
-        "optimizer",
-    }
+    def simple(case: CaseSpec) -> bool:
+        found = features_of(case)
+        return {key for key, value in found.items() if value != plain[key]} <= {name, "optimizer"}
+
+    shrinks_to(simple, strategy, has)
     assert needs_of_torch(anatomy(minimal(strategy))) == ()

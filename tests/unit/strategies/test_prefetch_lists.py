@@ -8,7 +8,7 @@ import pytest
 
 from fsdpfuzz.case import CaseSpec, is_sound
 from fsdpfuzz.strategies import FOCUSES, cases
-from tests.unit.strategies.minimal import minimal
+from tests.unit.strategies.minimal import minimal, shrinks_to
 from tests.unit.strategies.sample import sample
 
 LISTS = ("prefetched_in_forward", "prefetched_in_backward")
@@ -31,7 +31,9 @@ def test_they_are_drawn(name: str) -> None:
 
 @pytest.mark.parametrize("name", LISTS)
 def test_they_shrink_to_one_name_and_to_none(name: str) -> None:
-    case = minimal(cases(apis=("fsdp2",)), lambda case: lists(case, name))
-    assert [len(named) for named in lists(case, name)] == [1]
-    assert len(case.plan.units) == 2
+    def simple(case: CaseSpec) -> bool:
+        alone = len(case.plan.units) == 2 and len(case.program) <= 3
+        return [len(named) for named in lists(case, name)] == [1] and alone
+
+    shrinks_to(simple, cases(apis=("fsdp2",)), lambda case: lists(case, name))
     assert not any(lists(minimal(cases(apis=("fsdp2",))), name) for name in LISTS)

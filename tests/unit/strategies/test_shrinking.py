@@ -23,7 +23,7 @@ from fsdpfuzz.case import (
     Plan,
     Step,
     anatomy,
-    features,
+    case_features,
 )
 from fsdpfuzz.reduce import reduce
 from fsdpfuzz.reduce.neighbours import plainest
@@ -64,7 +64,7 @@ def test_what_a_focus_looks_at_most_may_be_left() -> None:
 
 def has(name: str, *values: str) -> Callable[[CaseSpec], bool]:
     """Whether a feature has one of some values."""
-    return lambda case: features(case).get(name) in values
+    return lambda case: case_features(anatomy(case)).get(name) in values
 
 
 @dataclass(frozen=True, slots=True)
