@@ -120,7 +120,8 @@ def is_id(text: str) -> bool:
 def defect_files(path: Path) -> list[Path]:
     """The files of a folder of defects, or the one that is named; :class:`UsageError` if none."""
     if path.is_dir():
-        return sorted(path.glob("*.json"))
+        # By id: a name that goes on comes after the shorter one, as everywhere else.
+        return sorted(path.glob("*.json"), key=lambda file: file.stem)
     if not path.is_file():
         raise UsageError(one_line(f"{path}: no such file or folder of known defects"))
     return [path]
