@@ -35,6 +35,8 @@ def constant(value: object) -> ast.expr | None:
     match value:
         case bool() | int() | float() | str() | bytes() | None:
             if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+                # As the parser makes it: Python has no negative literals, and trees are compared as
+                # text.
                 return ast.UnaryOp(ast.USub(), ast.Constant(-value))
             return ast.Constant(value)
         case tuple() | list() | set() as items:
@@ -212,6 +214,7 @@ def _evaluated(node: ast.expr) -> ast.expr:
     if not all(is_constant(operand) for operand in operands):
         return node
     expression = ast.fix_missing_locations(ast.Expression(copy.deepcopy(node)))
+    # Nothing but literals and operators comes here: a case cannot have code evaluated.
     found = constant(eval(compile(expression, "<constant>", "eval"), {"__builtins__": {}}))
     return found if found is not None else node
 

@@ -54,6 +54,7 @@ def forwards(
     statements: Sequence[Statement], needed: list[str]
 ) -> tuple[list[Statement], Procedure | None]:
     """Forwards as calls of one function, where there are several to be written."""
+    # Counted as they will be written: a loop over ten iterations has one forward.
     found = [s for s in walk(statements) if isinstance(s, Operation) and s.name == "forward"]
     if len(found) < 2:
         return list(statements), None

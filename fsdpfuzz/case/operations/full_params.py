@@ -84,6 +84,7 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
             if not a.fsdp1 and getattr(self, name):
                 raise CaseError("an option of fsdp1 alone", path=f"{at}.{name}")
         check_names(self.written, a.by_fqn, f"{at}.written", "parameter")
+        # `frozen_untouched` holds a frozen parameter to its first value.
         if a.frozen.intersection(self.written):
             raise CaseError("what is frozen stays as it is", path=f"{at}.written")
 
