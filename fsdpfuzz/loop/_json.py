@@ -58,7 +58,9 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
             return
         with tempfile.NamedTemporaryFile(
             # Beside the file: only within one file system a rename is one step.
-            dir=path.parent, prefix=f".{path.name}.", delete=False
+            dir=path.parent,
+            prefix=f".{path.name}.",
+            delete=False,
         ) as file:
             temporary = Path(file.name)
             file.write(data)

@@ -90,6 +90,9 @@ def kept_whole(a: Anatomy) -> tuple[str, ...]:
     )
 
 
+# No post-backward hook frees such a unit, and ``_catch_all_reshard`` in fsdp/_runtime_utils.py,
+# which is there for that, compares data pointers: it takes a unit that shows its shard while the
+# whole is still allocated for one that is resharded (pytorch issue 83956).
 def kept_without_gradient(a: Anatomy) -> tuple[str, ...]:
     """Units without gradient that fsdp1 leaves unsharded between forward and backward."""
     kept = kept_whole(a)
