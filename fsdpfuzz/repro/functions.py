@@ -184,6 +184,7 @@ def _small(procedure: Procedure) -> Do | None:
             return None
 
 
+# A function of one line hides what happens, more than it saves.
 def _put_in_place(only: Do, given: Value, target: Variable, who: Who) -> Iterator[Do]:
     """A small procedure's statement for the module ``given``, which goes into ``target``."""
     inside = [v for v in values(only.call) if v == MODEL or isinstance(v, Inside)]

@@ -72,6 +72,7 @@ class Specialiser:
         functions = self.quoted.definitions
         for name in clashes(statements, functions):
             room = self._names[name].split(".")[-2]
+            # The variable keeps its name, which the case's own statements use.
             own = f"{room}_{name}"
             rename_function(statements, functions, name, own)
             self._names[own] = self._names.pop(name)

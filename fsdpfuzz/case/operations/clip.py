@@ -106,8 +106,8 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
         # Unless the user averages them there are others on each rank, so there is no one norm.
         if unmanaged(a) and (progress.own or progress.apart):
             raise CaseError("clip where ranks differ in what no unit manages", path=at)
-        # ``_get_total_norm`` in torch/nn/utils/clip_grad.py stacks the norms of all gradients.
-        # One norm of tensors and DTensors torch does not take.
+        # One norm of tensors and DTensors torch does not take: ``_get_total_norm`` in
+        # torch/nn/utils/clip_grad.py stacks the norms of all gradients.
         if unmanaged(a) and not a.fsdp1:
             raise CaseError("clip with a parameter that no unit manages", path=at)
 
