@@ -142,6 +142,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Has findings kept under the name of the test that is under way."""
     running = item.config.stash.get(_RUNNING, None)
     if running is not None:
+        # Without the parameters in brackets, which would make a property of each of them.
         running.session.testing = getattr(item, "originalname", None) or item.name
         item.stash[_PASSED_OVER] = running.session.passed_over.copy()
     return (yield)
@@ -164,6 +165,7 @@ def pytest_runtest_makereport(
             cast("Any", report).longrepr = told
         else:
             report.sections.append(("fsdpfuzz", str(told)))
+    # By its name: to import Hypothesis for it would slow down every project that has the plugin.
     elif type(call.excinfo.value).__name__ == "Unsatisfiable":
         passed_over = running.session.passed_over - item.stash[_PASSED_OVER]
         if passed_over:

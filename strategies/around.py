@@ -119,4 +119,6 @@ def _unwrapped(d: Drawing) -> None:
         d.put(model=replace(own, wrapped=False, optimizes=False))
 
 
+# In this order, as a choice shrinks towards the first: the later ones have to take the wrapping out
+# of the target's hands.
 _CHANGES: Sequence[Callable[[Drawing], None]] = (_frozen, _checkpoint, _unit, _precision, _mesh)

@@ -68,6 +68,8 @@ class Drawing:
         """Replaces fields of the case."""
         self.case = msgspec.structs.replace(self.case, **fields)
 
+    # Strategies draw what they may need before they ask whether it is of use: a choice that is left
+    # out would shift all that follow, and Hypothesis could not tell the smaller case for one.
     def between(self, low: int, high: int) -> int:
         """An integer from ``low`` to ``high``, both included. Shrinks towards ``low``."""
         return low + self._lot() % (high - low + 1)

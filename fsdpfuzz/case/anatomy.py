@@ -131,6 +131,7 @@ class Anatomy:
     def left_alone(self) -> dict[str, tuple[str, ...]]:
         """FQNs of the modules and parameters that each unit ignores."""
         # With a policy the root's call says what all units ignore.
+        # ``_auto_wrap`` in fsdp/_wrap_utils.py hands the root's arguments on to each unit it makes.
         policy = isinstance(self.plan, Fsdp1Plan) and self.plan.wrap != "nested"
         telling = {
             path: unit_of(self.plan, "" if policy else path)
@@ -254,12 +255,14 @@ class Anatomy:
         if place.node is None:
             return
         requires_grad = now.trained.__getitem__ if plain else requires(self, now)
+        # A parameter that no forward reads makes no output require grad, however it is trained.
         own = {
             place.path: any(p.used and requires_grad(p.fqn) for p in place.parameters)
             for place in self.places
         }
         walk = Walk(tuple(self.by_path), now.active, own.__getitem__)
         steps = walk.visit(place.node, op.target, self.case.inputs.needs_grad(), grad=op.grad)
+        # Bounded here: repeats inside of repeats multiply, and a file of a few lines can nest them.
         for _ in range(MAX_CALLS):
             step = next(steps, None)
             if step is None:

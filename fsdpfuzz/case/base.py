@@ -62,6 +62,7 @@ class Part(
             return NotImplemented
         return _encoder.encode(self) == _encoder.encode(other)
 
+    # Python drops the hash of a class that defines __eq__ alone; equal JSON has equal fields.
     __hash__ = msgspec.Struct.__hash__
 
 

@@ -56,6 +56,8 @@ def module_of(a: Anatomy) -> Value:
     return build(Child("", tree_of(a.case.model), a.width_in), "")
 
 
+# A tie may lead out of a module, or into it: ``requires_grad_`` of the module would then freeze
+# what the case does not name.
 def _frozen(a: Anatomy) -> Iterator[Do]:
     """Whole modules at once, where all in them is frozen."""
     left = dict.fromkeys(a.case.frozen)

@@ -66,6 +66,9 @@ class Checkpoint(Part, frozen=True, kw_only=True):
         """Whether its module lies in another one then, whose name goes into FQNs."""
         return self.kind in ("wrapper", "offload")
 
+    # ``torch.utils.checkpoint`` calls a function, so its recomputation holds whatever that holds:
+    # with the unit's own hooks it lies around the unit, and then nobody but the caller can place
+    # it.
     def by_caller(self, a: Anatomy) -> bool:
         """Whether the module's caller has to look for it, not the module itself."""
         if self.kind == "function":
@@ -112,6 +115,9 @@ def recomputed(a: Anatomy) -> list[str]:
     return [c.path for c in a.case.checkpoints if c.recomputes]
 
 
+# Reentrant checkpointing runs a backward of its own inside the backward. What FSDP does at the end
+# of one (``_root_post_backward_final_callback`` of fsdp2, queued with autograd's engine) then comes
+# before the outer one is through: these are the ways in which that can show.
 def reentrant_scopes(a: Anatomy) -> dict[str, str]:
     """For each reentrant checkpoint, by path, how it lies to units and other checkpoints.
 
@@ -234,6 +240,8 @@ class CheckpointsDimension(Dimension):
                 sides.add("around")
             elif any(within(fqn, checkpoint.path) for fqn in a.names_in(path)):
                 sides.add("part")
+        # Around comes first: the recomputation then runs the unit's hooks once more, in its
+        # backward.
         yield "recomputed", next((s for s in ("around", "inside", "part") if s in sides), "no")
         scopes = reentrant_scopes(a)
         touched = [
@@ -246,6 +254,8 @@ class CheckpointsDimension(Dimension):
     def check(self, a: Anatomy) -> None:
         """Each is at a module of the model, one at each."""
         check_checkpoints(a, a.case.checkpoints, "$.checkpoints")
+        # torch/utils/checkpoint.py:check_backward_validity warns of it, and goes on without
+        # gradients.
         cut = cut_gradients(a, plain=True)
         for _, op, path in sorted(cut - cut_gradients(a, plain=False)) if cut else ():
             # Where a frozen parameter shares a flat one, its view requires grad.
@@ -294,11 +304,13 @@ def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) ->
         if a.imported is not None and checkpoint.by_caller(a):
             text = "an imported model calls its modules itself: use a wrapper"
             raise CaseError(text, path=f"{at}[{i}].kind")
+        # torch/utils/checkpoint.py:checkpoint raises for keyword arguments if ``use_reentrant``.
         if lacks_keywords(a, checkpoint):
             text = "torch.utils.checkpoint passes no keyword arguments on if it is reentrant"
             raise CaseError(text, path=f"{at}[{i}]")
 
 
+# ``CheckpointWrapper.forward`` packs keywords into positional arguments (``_pack_kwargs``).
 def lacks_keywords(a: Anatomy, checkpoint: Checkpoint) -> bool:
     """Whether a reentrant function is to recompute what a stack of torch calls by keywords.
 

@@ -35,6 +35,7 @@ def as_document(case: CaseSpec) -> dict[str, object]:
     document = msgspec.to_builtins(case)
     if not isinstance(document, dict):
         raise ContractError(f"a case became {type(document).__name__}, not an object")
+    # Put in by hand: the field has its default, and defaults are left out.
     return {"schema": SCHEMA, **document}
 
 
@@ -57,9 +58,12 @@ def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     """The bytes of a regular file of at most ``limit`` bytes, or :class:`CaseError`."""
     source = os.fspath(path)
     try:
+        # Before it is opened: a named pipe without a writer would block for ever.
         if not path.is_file():
             raise CaseError("no such file" if not path.exists() else "not a file", source=source)
         with path.open("rb") as file:
+            # Not the size that the file system tells: the file may grow, and those of /proc have
+            # none.
             data = file.read(limit + 1)
     except (OSError, ValueError) as error:
         raise CaseError(f"cannot be read: {error}", source=source) from None

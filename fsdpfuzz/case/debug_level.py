@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 DebugLevel = Literal["OFF", "INFO", "DETAIL"]
 
 
+# fsdp1 reads the level once for each unit, while it makes it (``_ExecOrderData.__init__`` in
+# fsdp/_exec_order_utils.py): raised later it checks nothing, so a case has one for its program.
 class DebugLevelDimension(Dimension):
     """``torch.distributed.set_debug_level``."""
 

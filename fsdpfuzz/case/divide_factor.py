@@ -64,6 +64,9 @@ class DivideFactorDimension(Dimension):
         told = a.case.divide_factor
         same = told is not None and told.factor == a.case.world_size
         yield "divide_factor", "no" if told is None else "ranks" if same else "other"
+        # ``_get_gradient_divide_factors`` in fsdp/_fully_shard/_fsdp_collectives.py: only float32
+        # and bfloat16 leave the division to the collective, any other dtype might overflow in the
+        # sum.
         half = any(reduced_in(unit) == "float16" for unit in a.options.values())
         yield "divided_apart", on(told is not None and (told.force_sum or half))
 
@@ -86,6 +89,8 @@ class DivideFactorDimension(Dimension):
         told = a.case.divide_factor
         if told is None or told.force_sum:
             return ""
+        # The same function: a factor that is the size of the group is ReduceOp.AVG, which gloo has,
+        # any other is PREMUL_SUM. Over one rank there is no reduce-scatter to tell it to.
         sizes = {a.shards(unit) for unit in a.units}
         return "" if sizes <= {1, told.factor} else "a divide factor without sums only"
 
@@ -117,6 +122,7 @@ def followed(a: Anatomy) -> Iterator[Statement]:
     """What makes the plain model's gradients those of FSDP, once they are averaged."""
     factor, case = a.case.divide_factor, a.case
     if factor is not None:
+        # What no unit manages FSDP neither reduces nor divides.
         unmanaged = sorted(fqn for fqn, owner in a.owners.items() if owner is None)
         parameters = call(".parameters", MODEL)
         if unmanaged:
@@ -124,6 +130,8 @@ def followed(a: Anatomy) -> Iterator[Statement]:
         later = any(not all(now.trained.values()) for _, _, now in a.situations(0))
         freezes = bool(case.frozen) or later
         options: dict[str, Value] = {"freezes": True} if freezes else {}
+        # The plain model's are divided by the number of ranks already, FSDP's by the factor
+        # instead.
         scale = case.world_size / factor.factor
         scaled = call("steps.averaging.scaled", parameters, scale, **options)
         yield Do(call=scaled, who="reference")

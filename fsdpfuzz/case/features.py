@@ -63,6 +63,7 @@ def parameter_features(a: Anatomy, fqn: str) -> Mapping[str, str]:
     return _told(a, "parameter", fqn, lambda d: d.parameter_values(a, fqn))
 
 
+# A program may wrap its model anew; FSDP refuses the later plan just as it does the first.
 def foreseen_rejections(a: Anatomy) -> tuple[Rejection, ...]:
     """The documented refusals that a case asks for; empty for a case that must run."""
     plans = a.under_each_plan

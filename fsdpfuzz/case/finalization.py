@@ -61,6 +61,7 @@ class FinalizationDimension(Dimension):
             return
         if a.fsdp1:
             raise CaseError("an option of fsdp2 alone", path=at)
+        # ``FSDPState._lazy_init`` makes the first module that runs forward the root.
         if calls_below_the_root(case.program):
             raise CaseError("it goes with no forward of a part of the model", path=at)
         if defers_all_reduce(case):
@@ -86,6 +87,7 @@ def finished(a: Anatomy) -> Iterator[Do]:
     """What the program does after a backward that reduces gradients."""
     if a.fsdp1 or a.case.finalization == "automatic":
         return
+    # One call for each: units without a common root share no state, and end their backwards apart.
     for path in a.roots:
         root = Inside("model", path) if path else MODEL
         ended = call(".finalize_backward", root)

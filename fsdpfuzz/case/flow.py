@@ -42,6 +42,8 @@ class Situation:
             if owner is not None and isinstance(unit, Fsdp1Unit) and not unit.use_orig_params:
                 self.flat[owner] = self.flat.get(owner, False) or self.trained[fqn]
 
+    # A part of a flat parameter has no ``requires_grad`` of its own: what is asked of it is set on
+    # the flat parameter (`Lowering.held_in`).
     def require(self, names: Iterable[str], value: bool) -> None:
         """Freezes or unfreezes parameters; a flat parameter follows any of its parts."""
         sources = list(names)
@@ -69,12 +71,15 @@ def situations(a: Anatomy, rank: int) -> Iterator[tuple[int, Op, Situation]]:
     for tie in a.case.ties:
         now.tied[tie.source] = (*now.tied.get(tie.source, ()), tie.target)
     now.trained = {fqn: fqn not in a.frozen for fqn in a.owners}
+    # Once it is known what is trained: a flat parameter is made with its parts' ``requires_grad``.
     now.wrapped(a)
     for i, op in enumerate(a.case.program):
         op.moves(now, a, rank)
         yield i, op, now
 
 
+# ``FlatParamHandle._use_unsharded_views`` in fsdp/_flat_param.py splits the flat parameter, with
+# grad if any part of it is trained; under use_orig_params as well.
 def requires(a: Anatomy, now: Situation) -> Callable[[str], bool]:
     """Whether what a module computes with a parameter requires grad.
 

@@ -126,4 +126,5 @@ def _freeze(a: Anatomy, names: Sequence[str]) -> str:
     adapters = adapter_names(a)
     if adapters and held == set(names) - adapters:
         return "adapters"
+    # The order of ``named_parameters``: under it weights and biases mostly take turns.
     return "alternate" if held in (set(names[::2]), set(names[1::2])) else "some"

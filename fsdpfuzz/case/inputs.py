@@ -136,6 +136,7 @@ class Given(Part, tag="given", tag_field="kind", frozen=True, kw_only=True):
 Inputs = Dense | Tokens | Given
 
 
+# Beyond the rows of the table an embedding raises on the CPU and asserts on the device on a GPU.
 def rows_of(a: Anatomy) -> int:
     """Number of distinct tokens: the rows of the first embedding in the data flow."""
     for place in a.places:

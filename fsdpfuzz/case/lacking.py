@@ -23,6 +23,7 @@ def may_lack_backward(a: Anatomy) -> bool:
         return False
     ops = a.case.program
     changed = {n for op in ops if isinstance(op, RequiresGrad) for n in op.parameters}
+    # The target is the same tensor, and so frozen and unfrozen with its source.
     changed |= {target for target, source in a.source.items() if source in changed}
     never = a.frozen | changed
     used = {p.fqn for p in a.parameters if p.used}
@@ -30,6 +31,8 @@ def may_lack_backward(a: Anatomy) -> bool:
         return True  # what is trained may lie in a branch that is not taken
     return (
         not used - never
+        # Without an input that requires grad its outputs require none, trained as its modules may
+        # be.
         or any(c.reentrant for c in a.case.checkpoints)
         or any(op.parts_ranks for op in ops)
         or calls_below_the_root(ops)

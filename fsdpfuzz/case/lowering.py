@@ -82,11 +82,14 @@ class Lowering:
             for i in range(len(program))
             if self.a.at(i) is not self.a.at(i - 1)
         )
+        # Under the first plan again afterwards: making the operations moves on through all plans.
         main = tuple(self._main())
         self.a = self._first
         return Recipe(procedures=(build, shard, *again), main=main)
 
     def _shard(self, a: Anatomy, name: str) -> Procedure:
+        # A policy names classes; one of ours that the model is not made of a script would import in
+        # vain.
         classes = {value.function for value in values(module_of(self.a)) if isinstance(value, Call)}
         mesh = mesh_of(a) if self._single_use_of_mesh else Variable("mesh")
         return replace(Wrapping(a, mesh, classes).procedure(), name=name)
@@ -198,6 +201,7 @@ class Lowering:
         if self._unreduced:
             return
         yield from finished(self.a)
+        # FSDP leaves these as each rank has them, and so has the plain model to.
         parameters = call(".parameters", MODEL)
         if self.a.unmanaged:
             parameters = call("steps.names.others", _NAMED, literal(self.a.unmanaged))
@@ -223,6 +227,8 @@ class Lowering:
         known = literal(tuple(names))
         return Do(call=call("steps.freezing.require_grad", _NAMED, known, value, **options))
 
+    # Without use_orig_params an optimizer holds the flat parameter: leaving it out for one of its
+    # parts would leave out the others, hence ``whole``; freezing cannot tell them apart at all.
     def held_in(self, names: Sequence[str], *, whole: bool = False) -> tuple[str, ...]:
         """The names under which FSDP's model shows these parameters.
 
@@ -312,9 +318,12 @@ class Lowering:
         return Operation(op=i, name=op.kind(), body=tuple(op.steps(self)))
 
     def _unsynchronised(self, body: tuple[Statement, ...]) -> Unsynchronised:
+        # The same body serves both: FSDP reads its flags in backward (``_sync_gradients``, and
+        # ``reduce_grads`` of fsdp2), so the backward has to lie inside with its forwards.
         rooted = "" in self.a.options
         around = any(not c.path and c.side == "around" for c in self.a.case.checkpoints)
         if self.a.fsdp1:
+            # ``no_sync`` raises for any FSDP module but a root, and a wrapper is no FSDP module.
             name = ".no_sync" if rooted and not around else "steps.fsdp1.no_sync.no_sync"
             return Unsynchronised(body=body, context=call(name, MODEL))
         before, after = (Do(call=c, who="fsdp") for c in told(self.a.case, rooted=rooted))

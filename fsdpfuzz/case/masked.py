@@ -46,6 +46,7 @@ class MaskedDimension(Dimension):
             if op.masked >= a.case.world_size:
                 text = f"rank {op.masked} exceeds world_size={a.case.world_size}"
                 raise CaseError(text, path=at)
+            # Exact zeros everywhere: nothing would be left to tell a right gradient from none.
             if a.case.world_size == 1:
                 raise CaseError("it leaves no gradient where there is one rank", path=at)
             if not op.waits:

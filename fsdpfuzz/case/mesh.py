@@ -121,6 +121,9 @@ class MeshDimension(Dimension):
         if mesh is None:
             yield "mesh", "no"
         elif mesh.replicate > 1:
+            # One shard is apart: ``_init_core_state`` in fsdp/_init_utils.py takes a shard group of
+            # one rank for a world of one, and never synchronises the replicas (pytorch issue
+            # 154888).
             yield "mesh", "both" if mesh.shard > 1 else "one shard"
         else:
             yield "mesh", "one replica"
@@ -145,6 +148,7 @@ class MeshDimension(Dimension):
         if not any(getattr(unit, "sharding", None) in HYBRID for unit in case.plan.units):
             raise CaseError("fsdp1 has no unit with a hybrid strategy", path="$.mesh")
         for i, op in enumerate(case.program):
+            # ``_set_use_dtensor`` in fsdp/_state_dict_utils.py raises for it.
             if getattr(op, "form", "") == "local":
                 raise CaseError("form='local' goes with no mesh", path=f"$.program[{i}].form")
 
@@ -159,6 +163,7 @@ class MeshDimension(Dimension):
         smaller += [(mesh.replicate, n) for n in range(1, mesh.shard)]
         for replicas, shards in smaller:
             size = replicas * shards
+            # On one rank nothing is sharded and nothing reduced: another case, not a smaller one.
             if size > 1:
                 less = Mesh(replicate=replicas, shard=shards)
                 yield Simpler(replace(case, mesh=less, world_size=size))

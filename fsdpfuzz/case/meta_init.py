@@ -121,6 +121,8 @@ class MetaInitDimension(Dimension):
         if a.fsdp1 and (left := next(_left(a, asked.part), None)) is not None:
             # _get_modules_to_materialize() passes over what is ignored.
             raise CaseError(f"fsdp1 does not materialise {left!r}", path=f"{at}.part")
+        # FSDP looks for it in ``_lazy_init`` alone (``_validate_no_meta_params``), at the first
+        # forward.
         if asked.by == "never" and not _refused_at_once(a, asked.part):
             raise CaseError("another error may come before the documented one", path=f"{at}.by")
 
@@ -179,8 +181,13 @@ def emptied(a: Anatomy) -> Iterator[Do]:
         return
     yield Do(call=MODEL, into=(_PLAIN,), who="fsdp")
     made = call("steps.meta_init.on_meta", _PLAIN, asked.part)
+    # Rank 0 keeps its values: ``_sync_module_params_and_buffers`` in fsdp/_init_utils.py sends
+    # them.
     others = tuple(range(1, a.case.world_size)) if asked.by == "sync_module_states" else None
     yield Do(call=made, into=(MODEL,), who="fsdp", ranks=others)
+    # Without a param_init_fn fsdp1 calls ``reset_parameters`` of each module that has tensors of
+    # its own (``_materialize_meta_module``), with other values than the reference's unless it is
+    # ours.
     if a.fsdp1 and asked.by == "reset_parameters":
         yield Do(call=call("steps.meta_init.resettable", MODEL, _PLAIN), who="fsdp")
     if asked.by == "param_init_fn":
@@ -218,6 +225,7 @@ def filled(a: Anatomy) -> Iterator[Do]:
         yield Do(call=call("steps.meta_init.unsaved", MODEL, _PLAIN), who="fsdp")
 
 
+# What loads a state dict cannot bring them: without a step of their own they stay uninitialised.
 def _has_unsaved(a: Anatomy, part: str) -> bool:
     """Whether a buffer on the meta device is in no state dict."""
     return any(

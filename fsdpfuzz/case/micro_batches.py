@@ -24,6 +24,8 @@ _PLAINER = (
 )
 
 
+# Flags that stay on the units until they are told otherwise, unlike fsdp1's ``no_sync``, which is a
+# context manager.
 class MicroBatches(Part, frozen=True, kw_only=True):
     """What fsdp2 is told from the first forward with ``sync=False`` to the backward after it."""
 

@@ -123,6 +123,7 @@ class OptimizerDimension(Dimension):
         """Whether there is one for each step, the steps say; one of its own the target has."""
         optimizer, own = a.case.optimizer, a.imported
         lists = optimizer is not None and optimizer.may_take_lists
+        # ``_foreach_*`` of both raises "got mixed torch.Tensor and DTensor" (tensor/_dispatch.py).
         if lists and goes_through(a) and mixes_tensors(a):
             words = "torch takes no list of tensors and DTensors: foreach=False"
             raise CaseError(words, path="$.optimizer.foreach")
@@ -152,6 +153,7 @@ class OptimizerDimension(Dimension):
             yield Simpler(replace(case, optimizer=replace(optimizer, momentum=0.9)))
 
 
+# torch.optim.Optimizer raises "optimizer got an empty parameter list".
 def holds_parameters(a: Anatomy) -> bool:
     """Whether an optimizer has any parameter: none of torch's can be made without."""
     out = set(a.case.held_out)
@@ -194,6 +196,7 @@ def unstepped(a: Anatomy) -> frozenset[str]:
     found: set[str] = set()
     state_from = has_state_after(a)
     for i, op, now in a.situations(0):
+        # Momentum is made at the first step with a gradient, not with the optimizer.
         if op.steps_optimizer and i >= state_from:
             stepped |= now.graded.difference(a.case.held_out)
         if not stepped or not (op.saves_optimizer or op.names_state()):
@@ -258,6 +261,7 @@ def _without_state(a: Anatomy) -> Iterator[tuple[OperationBase, frozenset[str], 
         left = now.graded.difference(a.case.held_out)
 
 
+# Surely: what a switch calls depends on the rank, and a reentrant checkpoint may cut it off.
 def _given(a: Anatomy, now: Situation, targets: Sequence[str]) -> set[str]:
     """The parameters that a backward of forwards of some modules surely gives a gradient.
 
@@ -277,6 +281,8 @@ def _given(a: Anatomy, now: Situation, targets: Sequence[str]) -> set[str]:
     return given
 
 
+# ``_init_optim_state`` in checkpoint/state_dict.py asks each rank's own optimizer, so with
+# use_orig_params a rank without elements of these may do it though no other does.
 def _makes_states(a: Anatomy, of: Collection[str]) -> bool:
     """Whether ``torch.distributed.checkpoint`` makes states of all parameters on some rank.
 

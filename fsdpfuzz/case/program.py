@@ -52,6 +52,7 @@ class ProgramDimension(Dimension):
         progress = Progress()
         for i, op in enumerate(a.case.program):
             op.check(a.at(i - 1), progress, f"$.program[{i}]")
+            # After its own check, which asks how things stood before it.
             noted(a.at(i - 1), op, progress)
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
@@ -67,6 +68,8 @@ class ProgramDimension(Dimension):
             for start in range(len(program) - length, -1, -1):
                 gone = range(start, start + length)
                 left = program[:start] + program[gone.stop :]
+                # A case that is misuse from the start may become another one, but no sound one may
+                # become misuse.
                 if _keeps_partners(program, gone) and (not orderly or is_orderly(left)):
                     yield Simpler(msgspec.structs.replace(case, program=left))
         for i, (op, following) in enumerate(pairwise(program)):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 
+# ``unused`` answers pytorch issue 158719: ranks that use different parameters otherwise reduce
+# inputs of different sizes in one collective.
 class ReduceScatter(Part, frozen=True, kw_only=True):
     """What all units are told of it; the defaults are PyTorch's own."""
 
@@ -85,6 +87,8 @@ class ReduceScatterDimension(Dimension):
             raise CaseError("an option of fsdp2 alone", path=at)
         if told == ReduceScatter():
             raise CaseError("leave it out where all is PyTorch's default", path=at)
+        # Plain torch skips a parameter whose gradient is None, and steps one whose gradient is
+        # zero.
         if told.unused and keeps_going(case) and may_lack_grads(a):
             text = "with a momentum, a parameter goes on moving under gradients of zero"
             raise CaseError(text, path=f"{at}.unused")

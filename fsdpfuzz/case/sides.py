@@ -24,10 +24,13 @@ def side_of(a: Anatomy, checkpoint: Checkpoint) -> str:
     if a.unit_at.get(checkpoint.path) in {unit.path for unit in a.plan.units}:
         return checkpoint.side
     if checkpoint.path in a.options:
+        # ``_post_order_apply`` in fsdp/wrap.py puts FSDP where the class was found: inside of the
+        # wrapper.
         return "inside" if checkpoint.kind == "composable" else "around"
     return "within"
 
 
+# ``fully_shard`` gives the module itself another class: its methods are not the wrapper's.
 def unit_module(a: Anatomy, path: str) -> Value:
     """The module of a unit, which may lie in a wrapper that was put around it."""
     for checkpoint in a.case.checkpoints:

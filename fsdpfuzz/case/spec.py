@@ -30,6 +30,7 @@ from fsdpfuzz.case.wrap import Fsdp1Plan, Plan
 class CaseSpec(Part, frozen=True, kw_only=True):
     """One training program on one model, wrapped in one way, on ``world_size`` ranks."""
 
+    # A default, so that it is no part of the digest; `as_document` puts it into files.
     schema: Literal[1] = 1
     world_size: Ranks
     seed: Seed = 0

@@ -56,6 +56,7 @@ def _instead(data: bytes, kind: Any, reason: str, path: str) -> str:
 
 def _followed(kind: Any, data: bytes, steps: list[str | int]) -> tuple[list[inspect.Type], Any]:
     """The types that there can be at a path, and the value there."""
+    # By the path in msgspec's message: its error has no attribute that says what was expected.
     types, value = list(_plain(inspect.type_info(kind))), json.loads(data)
     for step in steps:
         types = [inner for outer in _of_tag(types, value) for inner in _inside(outer, step)]

@@ -20,6 +20,8 @@ _OTHER_KINDS = frozenset(
 )
 
 
+# ``_chunk_with_empty`` in fsdp/_fully_shard/_fsdp_common.py: five rows over four ranks are 2, 2, 1
+# and 0, not 2, 1, 1 and 1.
 def leaves_out_a_rank(rows: int, ranks: int) -> bool:
     """Whether ``torch.chunk``, by which FSDP cuts, gives some rank no row."""
     each = max(1, -(-rows // ranks))
@@ -153,6 +155,7 @@ class StructureDimension(Dimension):
 
     def check(self, a: Anatomy) -> None:
         """Bounds on the model's size."""
+        # For the error that it raises where batches do not fit together.
         a.case.model.rows_after()
         if len(a.places) > MAX_NODES:
             raise CaseError(

@@ -74,6 +74,7 @@ class TiesDimension(Dimension):
             source="torch/distributed/fsdp/_fully_shard/_fsdp_state.py: "
             "_validate_no_duplicate_params",
             asked=lambda a: (
+                # Across roots it is accepted, and the copies train apart (pytorch issue 176076).
                 not a.fsdp1 and any(a.common_root(first, second) for first, second in a.split_ties)
             ),
         ),
@@ -112,6 +113,8 @@ class TiesDimension(Dimension):
                     f"{tie.target!r} is {list(shapes[tie.target])}",
                     path=at,
                 )
+            # They are one tensor: freezing the target would freeze the source, though the case says
+            # otherwise.
             if tie.target in case.frozen and tie.source not in case.frozen:
                 raise CaseError(
                     f"freeze the source of a tie, {tie.source!r}, not its target", path=at

@@ -76,6 +76,8 @@ class VariantsDimension(Dimension):
                 raise CaseError(f"{variant.name!r} is a name in use", path=f"{at}.name")
             check_names(variant.held_out, a.by_fqn, f"{at}.held_out", "parameter")
             check_names(variant.frozen or (), a.by_fqn, f"{at}.frozen", "parameter")
+            # Clipping by a total norm: other frozen parameters change the factor for all that are
+            # left.
             if variant.frozen is not None and any(op.joins_gradients for op in a.case.program):
                 raise CaseError(
                     "with other gradients the program leaves others of all", path=f"{at}.frozen"

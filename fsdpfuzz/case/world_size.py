@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 
+# Each sees what those before it made; ``WorldSizeDimension`` stands last, so that all of them are
+# told of the new number while the case still has the old one.
 def moved(dimensions: Iterable[Dimension], case: CaseSpec, size: int) -> CaseSpec:
     """The case on another number of ranks; it need not be sound there."""
     for dimension in dimensions:

@@ -125,6 +125,7 @@ def unit_of(plan: Plan, path: str) -> Unit:
     """
     if isinstance(plan, Fsdp2Plan):
         return next(unit for unit in plan.units if unit.path == path)
+    # ``ModuleWrapPolicy._run_policy`` in fsdp/wrap.py copies the root's arguments for each unit.
     own = next((unit for unit in plan.units if unit.path == path), plan.units[0])
     if plan.wrap != "custom_policy":
         return own
@@ -137,6 +138,8 @@ def unit_of(plan: Plan, path: str) -> Unit:
 def with_units(case: CaseSpec, units: Sequence[Any]) -> CaseSpec:
     """The case with other units; a policy over the root alone becomes a plain call."""
     plan = case.plan
+    # A policy that names nothing makes the units that a plain call makes: the same case, said
+    # plainer.
     if isinstance(plan, Fsdp1Plan) and plan.wrap == "custom_policy" and len(units) == 1:
         return msgspec.structs.replace(case, plan=Fsdp1Plan(units=tuple(units)))
     return msgspec.structs.replace(case, plan=msgspec.structs.replace(plan, units=tuple(units)))
@@ -160,6 +163,7 @@ def under_other_api(case: CaseSpec, paths: Sequence[str]) -> CaseSpec | None:
 
     None where something in the case belongs to this API alone.
     """
+    # Their plans would have to change as well, and the tracker is fsdp2's alone.
     if case.twins or case.probes:
         return None
     left_alone: dict[str, Any] = {
@@ -167,6 +171,7 @@ def under_other_api(case: CaseSpec, paths: Sequence[str]) -> CaseSpec | None:
         for unit in case.plan.units
     }
     if isinstance(case.plan, Fsdp2Plan):
+        # With original parameters, which is what fsdp2 has: flat ones forbid some freezing.
         first = tuple(
             Fsdp1Unit(path=path, use_orig_params=True, **left_alone.get(path, {})) for path in paths
         )

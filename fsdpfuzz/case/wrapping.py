@@ -53,6 +53,8 @@ class Wrapping:
         body: list[Statement] = [*meta_init.emptied(self.a)]
         early: dict[tuple[str, str], Variable] = {}
         # Where one unit is all there is, the model is untouched until it is made.
+        # Else before anything is wrapped: ``model[0].weight`` is another tensor, or none, once
+        # fsdp1 has flattened it.
         alone = len(self.a.plan.units) + len(self.a.case.checkpoints) == 1
         for unit in () if alone else self.a.plan.units:
             for option in OPTIONS:
@@ -78,6 +80,8 @@ class Wrapping:
     def _by_hand(self, early: dict[tuple[str, str], Variable]) -> Iterator[Statement]:
         units = {unit.path: unit for unit in self.a.plan.units}
         paths = dict.fromkeys((*(c.path for c in self.a.case.checkpoints), *units))
+        # Both APIs give a unit what no unit below it manages yet: ``fully_shard`` documents to go
+        # bottom-up, and ``FullyShardedDataParallel`` leaves out modules that are FSDP's by then.
         for path in sorted(paths, key=depth, reverse=True):
             if self.a.unit_at.get(path, path) != path:
                 continue  # its unit's first module brings it along
@@ -89,6 +93,8 @@ class Wrapping:
                 yield from told(self.a, Inside("model", path) if path else MODEL)
             for module in together:
                 yield from self._placed(module, "around")
+        # Last of all: the setters of ``FSDPModule`` go through ``modules()``, and reach what is
+        # there.
         yield from self._told()
 
     def _told(self) -> Iterator[Statement]:
@@ -164,6 +170,7 @@ class Wrapping:
             if any(
                 c.path == path and c.side == "around" and c.wraps for c in self.a.case.checkpoints
             ):
+                # ``CustomPolicy`` goes by the module object, which lies in the wrapper by now.
                 path = join(path, "_checkpoint_wrapped_module")
             own = self._overrides(unit, root)
             chosen += [Inside("model", path), Items("dict", own) if own else True]
@@ -180,6 +187,8 @@ class Wrapping:
             ):
                 for argument, value in option.argument(unit, getattr(unit, option.name)):
                     found += [argument, value]
+        # A kwargs dict overrides the root's one by one, so what the unit lacks has to be None in
+        # it.
         own, all_have = (arguments(self.a, u, self._mesh) for u in (unit, root))
         for argument in (own | all_have) if own != all_have else ():
             found += [argument, own.get(argument)]

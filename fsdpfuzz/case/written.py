@@ -36,6 +36,7 @@ def written(words: Sequence[str], plan: Plan, *, clips: bool = False) -> tuple[O
             found += word.means(Listed(argument, plan, clips))  # type: ignore[arg-type]
         except UsageError as error:
             raise UsageError(f"program(): {text!r} at place {place}: {error}") from None
+        # Behind ``no_sync`` FSDP keeps gradients whole, beside the shards that the optimizer steps.
         if unreduced and word.after_reduction:
             raise UsageError(
                 f"program(): {text!r} at place {place} comes after 'accumulate', whose gradients "

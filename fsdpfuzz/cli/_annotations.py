@@ -34,6 +34,7 @@ def notes_of(summary: Summary) -> list[str]:
     ]
 
 
+# % first, or it would be put before what stands for the others.
 def _text(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 

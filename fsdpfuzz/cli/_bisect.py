@@ -60,6 +60,7 @@ def telling_bisect() -> Iterator[None]:
     except FsdpFuzzError as error:
         print(f"fsdpfuzz: cannot say: {one_line(str(error))}", file=sys.stderr)
         raise typer.Exit(UNTOLD) from None
+    # The answer itself; it is an `Exception`, too, so it has to come first.
     except typer.Exit:
         raise
     except Exception:

@@ -47,6 +47,7 @@ def doctor_command(
     chosen_python = interpreter(python)
     path = known_file(None)
     known = Known.load(path) if path is not None else None
+    # Printed as they come: starting the ranks is among them, and takes seconds.
     diagnosis = as_diagnosis(list(_shown(diagnose(backend, world_size or 2, known, chosen_python))))
     if diagnosis.missing:
         print(f"fsdpfuzz: cannot run here: {'; '.join(diagnosis.missing)}", file=sys.stderr)

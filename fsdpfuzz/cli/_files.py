@@ -72,6 +72,7 @@ class Files:
         self._try(self._write_report)
         self.faults.clear()
         end = self._clock()
+        # By how long it took: the report of a long run is large.
         self._due = end + max(SECONDS, SHARE * (end - began))
 
     def _end(self, summary: Summary) -> None:

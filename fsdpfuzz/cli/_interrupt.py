@@ -77,5 +77,7 @@ class Interrupts:
         first, self._pending = self._pending is None, number
         if first and number == signal.SIGINT:
             with contextlib.suppress(OSError):
+                # Not by print: a handler may run in the middle of one, whose stream cannot be
+                # entered twice.
                 os.write(2, TOLD)
         raise Stopped(number)

@@ -52,6 +52,7 @@ def parts_of(
         if jobs == AUTO:
             number = jobs_for(settings.session.backend)
         else:
+            # What is left over goes to the last backend.
             left = (jobs or len(_TOGETHER)) - sum(n for _, n in parts)
             number = left // (len(_TOGETHER) - len(parts))
         parts.append((settings, number))

@@ -72,4 +72,5 @@ def _put(case: ET.Element, tag: str, message: str, text: str) -> None:
 
 def _xml(text: str) -> str:
     """The text without what XML has no way to write."""
+    # A control character would make the file no XML, which no reader forgives.
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

@@ -103,6 +103,7 @@ def add_command(
     if finding is None:
         raise UsageError(one_line(f"{failure}: no finding is saved with the case"))
     words = title(entry.case, finding)
+    # Asked before the case is reduced, which takes minutes, and once more as the file is written.
     target = known / f"{name or slug(words)}.json"
     if target.exists():
         raise UsageError(one_line(f"{target}: is there already; name another with --id"))

@@ -64,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; its exit code. Arguments default to those of the process."""
     from fsdpfuzz.show import spell_out
 
+    # First of all: an error about an option may hold what the terminal's encoding lacks.
     for stream in (sys.stdout, sys.stderr):
         spell_out(stream)
     command = typer.main.get_command(build())

@@ -131,6 +131,7 @@ def _reduced(
         # With what is known aside, it is reduced as if it were new.
         with Session(replace(settings, known=None)) as session:
             reduction = _run(session, session.examine(entry.case), finding)
+    # What the ranks ran on, which they tell with their answers.
     if settings.torch != session.torch:
         settings = replace(settings, torch=session.torch)
     _write(target, entry, reduction, settings)

@@ -130,6 +130,7 @@ def whole(origin: str, low: int, high: int) -> Callable[[str | int], int]:
 
     def parse(value: str | int) -> int:
         text = str(value)
+        # ``isdigit`` holds for ² as well, of which ``int`` makes nothing.
         if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
             raise UsageError(f"{origin}: {text!r} is not a whole number from {low} to {high}")
         return int(text)

@@ -95,6 +95,7 @@ def _replayed(
 
     chosen(backend, ("auto", "gloo", "nccl"), "--backend")
     known_path = known_file(known)
+    # All of them before the first is run: a typing error should not come to light an hour later.
     entries = read_all(paths)
     usable_folder(output, "--output")
     ranks_on = interpreter(python)

@@ -232,6 +232,7 @@ def run_parts(
     from fsdpfuzz.show import Recorder
 
     session = parts[0][0].session
+    # After all that can be wrong with the options: a run that does not begin leaves no folder.
     folder = make_run_folder(session.output, session.seed)
     parts = [
         (replace(settings, session=replace(settings.session, kept=folder)), number)

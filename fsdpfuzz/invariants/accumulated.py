@@ -16,6 +16,8 @@ from fsdpfuzz.verdict import Finding
 _QUANTITY = "bytes of gradients"
 
 
+# ``FSDPParam.to_accumulated_grad_if_needed`` in fsdp/_fully_shard/_fsdp_param.py casts them at the
+# end of a backward without gradient sync.
 class WaitingGradients(Invariant):
     """Micro-batches are added up in ``reduce_dtype``, which rounds less (fsdp2)."""
 

@@ -127,6 +127,8 @@ class NoCrash(Invariant):
         return Evidence(manner="raises", last=_last(finding))
 
 
+# A rule of its own, since a finding names its rule: what differs by rank is another defect than
+# what every rank raises.
 class RanksAgree(Invariant):
     """`NoCrash` finds it where ranks raise differently."""
 

@@ -68,6 +68,9 @@ class OffloadEntered(Invariant):
         )
 
 
+# Hooks of frozen units are another kind, on their inputs
+# (``_register_post_backward_reshard_only_hook`` in fsdp/_runtime_utils.py), so "frozen or not" has
+# to be said.
 class ReshardCount(Invariant):
     """Post-backward hooks of fsdp1."""
 
@@ -119,6 +122,8 @@ class ReshardCount(Invariant):
         for rank in range(a.case.world_size):
             each = (backward_reshards(a, rank) or ())[:backwards]
             due.append(sorted(path for units in each for path in units))
+        # In its module: ``_post_backward_hook`` and ``_post_backward_reshard_only_hook`` look the
+        # function up there, so both are counted.
         owner = Global("torch.distributed.fsdp._runtime_utils")
         return Evidence(
             last=finding.op,

@@ -31,6 +31,7 @@ ACCURACY = 0.1
 SMALL = 1 << 20
 """Bytes that the two may differ by in any case: rounding of single allocations and workspaces
 weigh on a tiny model, and the documents ask for a tenth at gigabytes."""
+# ``_PYTORCH_MIN_ALLOCATE`` in torch/distributed/_tools/mem_tracker.py.
 ROUNDED = 512
 """Bytes to which a CUDA allocation is rounded up, and the tracker's count with it."""
 _SHARDS, _DEVICE, _LEAST = "shards", "device", "least"
@@ -182,6 +183,7 @@ class TrackerAccuracy(Invariant):
         peak: Value = call("steps.tracking.peak", tracker, device)
         if what == _SHARDS:
             low = managed_bytes(a)
+            # Each tensor may be rounded up by itself.
             high = low + ROUNDED * len(a.owners)
             seen = call("steps.tracking.shards_at_peak", tracker)
             judge = judged("outside", "bytes of shards", SEEN, low, high)

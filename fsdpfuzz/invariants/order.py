@@ -13,6 +13,7 @@ from fsdpfuzz.invariants.hooks import by_rank
 from fsdpfuzz.observations import Observation, Raised
 from fsdpfuzz.verdict import Finding
 
+# Both texts are those of ``_ExecOrderData._check_order`` in fsdp/_exec_order_utils.py.
 ORDER_ERROR = "Forward order differs across ranks"
 ORDER_WARNING = "Forward order differs from that of the first iteration on rank"
 
@@ -89,6 +90,8 @@ class OrderWarning(Invariant):
             texts = zip(subject.warning_ops, subject.warnings, strict=True)
             seen = [op for op, text in texts if text.startswith(f"{ORDER_WARNING} {report.rank}.")]
             deviation = due[report.rank]
+            # Once for each unit of the first iteration that goes another way: ``next_iter`` then
+            # sets the status to WARNED, and nothing is said again.
             should = [] if deviation is None else [deviation.op] * deviation.units
             if seen == should:
                 continue

@@ -254,7 +254,8 @@ def detail_of(comparison: Comparison, world_size: int) -> str:
     if observed == 0.0:
         return "zero"
     if expected != 0.0:
-        # What a missing, or a second, division by the ranks looks like.
+        # What a missing, or a second, division by the ranks looks like: as on gloo before torch
+        # 2.9, where ReduceOp.AVG summed up (pytorch issue 162338).
         for ratio, text in ((float(world_size), "times-ranks"), (1.0 / world_size, "over-ranks")):
             if abs(observed / expected / ratio - 1.0) < _RATIO_SLACK:
                 return text

@@ -70,6 +70,7 @@ class StateDictKeys(Invariant):
         """The keys of the state dict against those that it must have."""
         op = last_state(a, finding.op)
         plain = Variable("plain")
+        # Before it is wrapped: ``fully_shard`` changes the very parameters into DTensors.
         build = Do(call=call("steps.state_dict.forms", MODEL), into=(plain,), who="fsdp")
         flat: tuple[str, ...] = ()
         if op is not None and op.form == "local":

@@ -145,6 +145,7 @@ class WrappedAsPlanned(Invariant):
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """The units by name."""
         return Evidence(
+            # Before the first operation, unless one of them wraps the model anew.
             last=None if any(op.renews for op in a.case.program) else -1,
             seen=(call(f"steps.{a.api}.units.names", MODEL),),
             judge=judged("other", "units", SEEN, texts(sorted(a.units))),

@@ -70,6 +70,8 @@ def check_known(
         # `explains` looks at no version: whether it applies here is
         # asked apart, to tell a range that is too narrow.
         shows = any(defect.explains(case, finding) for finding in findings)
+        # Whether another entry explains it here: on releases without this defect the case may show
+        # one that is older.
         others = {known.match(case, f, torch=torch, backend=backend) for f in findings}
         told = "; ".join(one_line(f"{f.key}: {f.message}", 300) for f in findings)
         state: State

@@ -196,6 +196,8 @@ class Defect(_Strict, frozen=True, kw_only=True, rename={"refuses": "not"}):
         version = _version(torch)
         if version is None:
             return False
+        # From the oldest on, gaps included: releases between two that have it were mostly never
+        # tried.
         oldest = min(v for releases in self.seen.values() for v in map(Version, releases))
         return version >= oldest and (self.gone is None or version < Version(self.gone))
 
@@ -227,6 +229,7 @@ def _runs(case: CaseSpec, finding: Finding) -> Iterator[Anatomy]:
         later = first.at(finding.op) if finding.op >= 0 else first.last
         if later is not first:
             yield later
+    # Either of both may be what is wrong.
     if finding.variant and finding.invariant == "twins_agree":
         yield anatomy(runs["case"])
 
@@ -246,6 +249,7 @@ def _at(place: str, wanted: str) -> bool:
 @lru_cache(maxsize=64)
 def _version(text: str) -> Version | None:
     try:
+        # ``2.13.0+cpu`` and a nightly build of 2.15 count as the release they are of.
         return Version(Version(text).base_version)
     except InvalidVersion:
         return None

@@ -148,6 +148,7 @@ def write_defect(path: Path, defect: Defect) -> None:
 
     What could not be read again is not written: `check_defect`.
     """
+    # Before anything is on disk: a file that cannot be read again stops every run that loads it.
     check_defect(defect, os.fspath(path))
     text = msgspec.json.format(msgspec.json.encode(defect), indent=2) + b"\n"
     write_atomically(path, text, replace=False)
@@ -171,6 +172,7 @@ def check_defect(defect: Defect, source: str) -> None:
             _check_invariant(name, f"{at}.invariant", source)
         if shown.text:
             _check_pattern(shown.text, f"{at}.text", source)
+        # An invariant alone would take each other defect that breaks it for this one.
         if not shown.says_more:
             reason = "it fits whatever breaks the invariant: say more"
             raise CaseError(reason, path=at, source=source)

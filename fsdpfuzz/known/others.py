@@ -43,6 +43,7 @@ def _on_neighbours(defect: Defect, trials: Sequence[Trial]) -> Iterator[MustNot]
     """The same finding where it does not show: in the nearest cases that are not covered."""
     finding = defect.finding
     wanted = [trial for trial in trials if trial.without and not defect.covers(trial.case)]
+    # Those that lack an option before those of another size: words say why it is another finding.
     wanted.sort(key=lambda trial: not trial.words)
     given = 0
     for trial in wanted:

@@ -165,6 +165,7 @@ def _text(a: Anatomy, finding: Finding) -> str:
     lines = failure.text.strip().splitlines() if failure is not None else []
     if not lines:
         return ""
+    # The longest first: a regular expression takes the first alternative that fits.
     names = sorted({*a.by_fqn, *a.by_path} - {""}, key=len, reverse=True)
     quoted = "|".join(f"'{re.escape(name)}'" for name in names) or r"(?!)"
     dotted = "|".join(re.escape(name) for name in names if "." in name) or r"(?!)"
@@ -188,5 +189,6 @@ def _lasting(finding: Finding) -> Finding:
     failure = finding.failure
     if failure is None:
         return finding
+    # Addresses differ from run to run, and so does what a rank printed.
     text = re.sub(r"0x[0-9a-f]{6,}", "0x0", failure.text)
     return replace(finding, failure=replace(failure, text=text, output=""))

@@ -92,6 +92,8 @@ class _Pairs:
 
     def judge(self, case: CaseSpec, observation: Observation) -> Verdict:
         verdict = self._judge(case, observation)
+        # By identity: a harness error of the other torch has no pair, and `_last` is an earlier
+        # case's.
         if self._last is None or self._last[0] is not observation:
             return verdict
         return differences(verdict, self._judge(case, self._last[1]), torch=self._torch)
@@ -122,11 +124,14 @@ class _Pair:
 
     def run(self, case: CaseSpec, *, patience: bool = False) -> Observation:
         """What the first saw; what the other saw, where that is a harness error."""
+        # Both are at work before either is waited for. `begin` knows no patience: where that is
+        # asked for, each pool begins by itself, one after the other.
         if self._begun != case and not patience:
             self.begin(case)
         self._begun = None
         seen = self._first.run(case, patience=patience)
         other = self._other.run(case, patience=patience)
+        # Whoever asks runs such a case again on fresh ranks, of both torches.
         if fault_of(other) and not fault_of(seen):
             return replace(other, torch=seen.torch)
         self._saw(seen, other)

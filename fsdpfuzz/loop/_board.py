@@ -27,6 +27,7 @@ class Board:
         """The causes behind the first ``seen``."""
         return tuple(self._causes[seen:])
 
+    # News first: a job that knows all causes may find that it has no new one to reduce.
     def turn(self, job: int, seen: int, *, wait: bool) -> bool | None:
         """See `Peers.turn`; None where `due` will have the answer."""
         if seen < len(self._causes):
@@ -50,6 +51,7 @@ class Board:
         self._reducing.discard(job)
         return True
 
+    # A key that it owns nobody else would book: the others only book what is theirs.
     def gone(self, job: int) -> None:
         """The job came to no good end: what it met and did not tell of is free again."""
         self._reducing.discard(job)

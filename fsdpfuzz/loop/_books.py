@@ -92,6 +92,7 @@ class Books:
                 own.summary, own.restarts = summary, summary.pool_restarts
                 own.harness = summary.harness
                 # A job that was ended in the middle has not told of the last that it did.
+                # Its summary still names those findings that were merged into a cause since.
                 also = {key for found in self._found.values() for key in found.also}
                 for found in (*summary.findings, *filter(_denied, summary.unconfirmed)):
                     if found.known is not None or found.finding.key not in also:

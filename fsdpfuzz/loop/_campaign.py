@@ -113,6 +113,7 @@ class _Campaign:
         folder = self._started.output
         folder.mkdir(parents=True, exist_ok=True)
         try:
+            # Line by line: of a campaign that is killed, what was run can be told from it.
             with (folder / DIGESTS).open("w", encoding="ascii", buffering=1) as self._digests:
                 self._run()
         finally:
@@ -151,6 +152,7 @@ class _Campaign:
         finally:
             self._kill()
 
+    # Jobs are in sessions of their own, out of reach of the terminal: nobody else would end them.
     def _kill(self) -> None:
         for job in self._running:
             job.signal(signal.SIGKILL)
@@ -160,12 +162,14 @@ class _Campaign:
     def _listen(self, end: float | None) -> None:
         """Hears the jobs until the last has ended, or the time is up."""
         while self._running and (end is None or time.monotonic() < end):
+            # Made anew each time: the jobs that are left change in the loop.
             with selectors.DefaultSelector() as selector:
                 for job in self._running:
                     selector.register(job, selectors.EVENT_READ, job)
                 ready = [key.data for key, _ in selector.select(_TICK)]
             for job in ready:
                 self._hear(job)
+            # After all messages that were there: one of them may be what a waiting job waits for.
             due = self._board.due()
             for job in self._running:
                 if job.number in due:
@@ -286,5 +290,7 @@ def _environment(number: int, settings: RunSettings) -> dict[str, str]:
     devices = told_devices()
     if settings.session.backend == "gloo" or not devices:
         return {}
+    # All stay visible to every job: NCCL ranks are one a GPU, and the largest world may need them
+    # all.
     start = number * max(settings.world_sizes) % len(devices)
     return {"CUDA_VISIBLE_DEVICES": ",".join([*devices[start:], *devices[:start]])}

@@ -70,6 +70,7 @@ def same_cause(cause: Cause, case: CaseSpec, finding: Finding, run: Run) -> bool
     the two are told apart once both are reduced.
     """
     needed = dict.fromkeys(cause.ablation.needed)
+    # Of an option that nobody tried it cannot be said that the finding stays without it.
     if not needed or not cause.ablation.complete:
         return False
     without: dict[str, CaseSpec] = {}

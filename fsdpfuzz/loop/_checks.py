@@ -41,6 +41,8 @@ class Checks:
         self._tests: dict[str, None] = {}
         self._began = time.monotonic()
         self._started = _started(session)
+        # Not from what `Session.check` raises: a test fails once, and shows of all its cases the
+        # last.
         session.watch = self._take
         session.on_harness_error(lambda error: emit(Notice(text=str(error), harness_error=True)))
         emit(self._started)

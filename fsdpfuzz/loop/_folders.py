@@ -22,6 +22,7 @@ def run_name(label: object, when: float | None = None) -> str:
 def make_run_folder(output: Path, label: object) -> Path:
     """Makes ``<output>/runs/<date>-<label>``, which is nobody else's; ``latest`` points at it."""
     name = run_name(label)
+    # Making it is the test whether it is there: two runs may begin in the same second.
     for number in range(1, 1_000):
         folder = output / RUNS / (name if number == 1 else f"{name}-{number}")
         try:

@@ -27,11 +27,14 @@ def refusal(case: CaseSpec) -> str:
 
 def fault_of(observation: Observation) -> str:
     """The harness error that an observation shows, in one line; empty where it shows none."""
+    # The cause first: when one rank fails, gloo has the others raise that it went away, wherever
+    # they are, and that may well be in a stage of ours.
     raised = [(rank, error) for rank, error in observation.raised() if not _follows(error)]
     for rank, error in raised:
         if error.ours or _outside(error.stage):
             what = f"{error.type}: {error.message}".strip()
             return one_line(f"{what} [{error.stage}, rank {rank}]")
+    # What a rank raised for a reason of its own says more than who died, or hung, because of it.
     if raised:
         return ""
     for death in observation.deaths:

@@ -46,6 +46,7 @@ class Independent(HypothesisProvider):
         )
 
 
+# By name: Hypothesis imports the class when a test asks for the backend.
 AVAILABLE_PROVIDERS[BACKEND] = f"{__name__}.{Independent.__name__}"
 
 

@@ -45,6 +45,7 @@ class Job:
         self._seen = 0
         self._lost = False
         self._ended = False
+        # A thread, so that a campaign that goes away is noticed in the middle of a case, too.
         threading.Thread(target=self._listen, daemon=True).start()
 
     def settings(self) -> RunSettings:
@@ -106,6 +107,8 @@ class Job:
             while data := self._socket.recv(_CHUNK):
                 for line in lines.cut(data):
                     self._lines.put(line)
+        # For whoever waits for an answer; no line of JSON is empty.
         self._lines.put(b"")
         if not self._ended:
+            # Python runs handlers in the main thread, which so gets the exception that ends a run.
             os.kill(os.getpid(), signal.SIGTERM)

@@ -57,10 +57,14 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
             path.write_bytes(data)
             return
         with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}.", delete=False
+            # Beside the file: only within one file system a rename is one step.
+            dir=path.parent,
+            prefix=f".{path.name}.",
+            delete=False,
         ) as file:
             temporary = Path(file.name)
             file.write(data)
+        # Temporary files are for their owner alone, and a CI system reads this as somebody else.
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:

@@ -33,6 +33,7 @@ def reason_to_skip(
     """
     if lacking(case, backend, offers):
         return "machine"
+    # By the case, not by chance: the same seed runs the same cases.
     if int(digest(case), 16) % SHARE == 0:
         return None
     if covering:
@@ -45,6 +46,7 @@ def lacking(case: CaseSpec, backend: str, offers: Collection[str] = ()) -> str:
 
     ``offers`` is what their torch has of what not every torch does.
     """
+    # On gloo there may be no GPU, and NCCL has no collectives on the CPU.
     needs = needs_gpu if backend == "gloo" else needs_gloo
     return lacking_in_torch(case, offers) or needs(anatomy(case))
 

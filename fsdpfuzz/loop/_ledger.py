@@ -101,6 +101,8 @@ class Ledger:
 
         False for a case that is not worth a run: see `Session.skips`.
         """
+        # Before the ranks are waited for: they are still at the case before, and need not stand
+        # idle for one that is not run.
         if self.session.skips(case) is not None:
             self.counts = replace(self.counts, skipped=self.counts.skipped + 1)
             return False
@@ -153,6 +155,8 @@ class Ledger:
             if self._is_first(f"unconfirmed: {finding.key}"):
                 self._doubt(examined, finding, property_name)
         for finding in examined.news:
+            # Not reduced: where it does not show each time, a smaller case that passes says
+            # nothing.
             if finding.key in examined.rates and finding.key not in self._keys:
                 self._keys.add(finding.key)
                 if self._is_first(finding.key):
@@ -297,6 +301,7 @@ class Ledger:
         reduction = Reduction(self.session, examined, met.finding, self.emit)
         try:
             reduction.run()
+        # What was reduced so far is booked, even if there is no time for the rest.
         except (KeyboardInterrupt, PoolError):
             self._replaced(met, reduction)
             raise
@@ -336,6 +341,7 @@ class Ledger:
             return found
         examined, finding = reduction.examined, reduction.finding
         kept = self.session.keep(examined, finding, found.property_name, reduction.steps)
+        # The smaller one is on disk by now: a run that is killed in between has both, not none.
         if kept != found.case:
             self.session.drop(found.case)
         return replace(
@@ -357,6 +363,7 @@ class Ledger:
         if new.finding.key != old.finding.key:
             new = replace(new, also=(*new.also, old.finding.key))
         self._keys.add(new.finding.key)
+        # In its place, not at the end: findings are listed in the order in which they were met.
         self._found = {
             (new.finding.key, None) if key == (old.finding.key, None) else key: (
                 new if key == (old.finding.key, None) else value

@@ -41,6 +41,7 @@ def visible_gpus(devices: Path = Path("/dev")) -> int:
 
 def told_devices(devices: Path = Path("/dev")) -> list[str]:
     """The names under which a process would see NVIDIA GPUs, by the same guess."""
+    # /dev/nvidia0 and the like are devices; /dev/nvidiactl and /dev/nvidia-uvm are the driver's.
     nodes = sum(path.name[6:].isdigit() for path in devices.glob("nvidia[0-9]*"))
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
     if told is None:
@@ -85,6 +86,7 @@ def jobs_for(backend: Backend) -> int:
     """How many runs side by side are worth it on this machine: ``--jobs auto``."""
     from fsdpfuzz.pool import probe_machine
 
+    # What this process may use, which in a container is less than what the machine has.
     half = max(1, len(os.sched_getaffinity(0)) // 2)
     if backend == "gloo":
         return half

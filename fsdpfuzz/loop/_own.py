@@ -54,6 +54,7 @@ def check_own(session: Session, task: Task, max_examples: int) -> None:
             try:
                 session.check(case)
             except FindingError as error:
+                # Kept back: raised here, it would end the drawing at the first finding.
                 found.setdefault(error.finding.key, error)
             if left <= 0:
                 raise StopRound

@@ -20,6 +20,8 @@ OUTPUT = "output.txt"
 """What a job printed, in its folder."""
 _CHUNK = 1 << 20
 _LAST_BYTES = 4096
+# The very path of this process, so that a job imports what its campaign did. -P keeps a json.py in
+# the current folder from being imported before that.
 _BOOT = (
     "import sys, json; a = json.loads(sys.argv[1]); sys.path[:] = a; "
     "from fsdpfuzz.cli._job import job; sys.exit(job(int(sys.argv[2])))"
@@ -51,6 +53,8 @@ class JobProcess:
         settings.notes.mkdir(parents=True, exist_ok=True)
         self.output = settings.notes / OUTPUT
         self._socket, theirs = socket.socketpair()
+        # A file, not a pipe: nobody reads it while the job runs, and a full pipe would stop the
+        # job. Their end is closed here, so that ours comes to its end with theirs.
         with theirs, self.output.open("wb") as output:
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno())],

@@ -85,9 +85,11 @@ def hypothesis_options(profile: Profile) -> dict[str, Any]:
         "max_examples": profile.max_examples,
         "deadline": None,
         "derandomize": profile.derandomize,
+        # Such a blob is good for one version of Hypothesis; what is found is kept as a case.
         "print_blob": False,
         "report_multiple_bugs": True,
         "suppress_health_check": list(HealthCheck),
+        # Without `Phase.explain`, which runs many more cases only to say which parts do not matter.
         "phases": (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
     }
 

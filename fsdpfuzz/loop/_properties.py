@@ -128,6 +128,7 @@ def drawn(name: str) -> SearchStrategy[CaseSpec]:
     chosen = PROPERTIES[name]
     strategies: dict[Scope, SearchStrategy[CaseSpec]] = {}
 
+    # Composite, so that it is called for each example, when the plugin has set the scope.
     @st.composite
     def cases_in_scope(draw: st.DrawFn) -> CaseSpec:
         scope = scope_now()

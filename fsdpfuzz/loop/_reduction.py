@@ -30,6 +30,7 @@ class Reduction:
         """How many smaller cases showed it."""
         self._session = session
         self._emit = emit
+        # Those of the case itself stay open: what is new in it was told apart from them before.
         self._regions = set(session.covering(examined.case))
         self._tries = 0
 

@@ -52,6 +52,7 @@ class Runs:
     @property
     def restarts(self) -> int:
         """How often ranks were started again, over all world sizes."""
+        # Of those that were closed, too: a later pool of that size counts from 0.
         return self._closed_restarts + sum(pool.restarts for pool in self._pools.values())
 
     def begin(self, case: CaseSpec) -> bool:
@@ -85,6 +86,8 @@ class Runs:
                 # when the case is judged, and is told there.
                 with suppress(Exception):
                     self._ports.foresee(case, self.torch)
+            # With patience from the second time on: the fault may have been a deadline on a busy
+            # machine.
             observation = pool.run(case, patience=patience or bool(seen))
             self.torch = observation.torch or self.torch
             seen.append(observation)

@@ -79,6 +79,7 @@ def _run(
         session.settings.backend,
         found.finding.plain,
         launcher=injection_launcher(session.settings.injection),
+        # A race needs luck; of any other finding one run that does not show it is a contradiction.
         attempts=FLAKY_ATTEMPTS if found.rate else 1,
         python=python.executable if python is not None else None,
     )
@@ -87,6 +88,7 @@ def _run(
 def _shown_by(session: Session, found: Found) -> Interpreter | None:
     """The Python whose torch shows the finding."""
     settings = session.settings
+    # "fixed" is what the other torch alone shows.
     return settings.against if found.finding.change == "fixed" else settings.python
 
 

@@ -57,6 +57,8 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # Whatever ended the block, the case that was under way is judged by nobody: it stays on
+        # disk.
         if error is not None:
             self.abandon()
         self.close()
@@ -66,6 +68,7 @@ class Session:
         if target == self.settings.target:
             return
         self.close()
+        # A case names modules, not what they compute: with other code the same case is another one.
         self._cache.clear()
         self._confirmed.clear()
         self.settings = replace(self.settings, target=target)
@@ -213,7 +216,11 @@ class Session:
 
     def _raise_news(self, examined: Examined, property_name: str) -> None:
         news = examined.verdict.findings if self.settings.strict else examined.news
+        # One: Hypothesis tells failures apart by the type that an example raises, and shrinks each
+        # type.
         for finding in news[:1]:
+            # At once, though a smaller one may follow: a test that is killed while it shrinks loses
+            # nothing.
             if finding.key not in self._raised:
                 self.keep(examined, finding, property_name)
             self._raised[finding.key] = (examined, finding, property_name)
@@ -358,5 +365,7 @@ class Session:
     def _remember(self, name: str, outcome: Outcome) -> None:
         self._cache[name] = outcome
         self._cache.move_to_end(name)
+        # The least recently asked for goes first, and with it observations of findings, which are
+        # large.
         while len(self._cache) > self.settings.cache_size:
             self._cache.popitem(last=False)

@@ -42,6 +42,7 @@ def begins(
     permit(case, target)
     pool = tapping(case.world_size)
     try:
+        # No deadline of other cases holds for a tapped one.
         observation = pool.run(case, patience=True)
     finally:
         pool.close()

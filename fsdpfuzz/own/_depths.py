@@ -91,6 +91,7 @@ def task_of(
         )
     wraps = depth != "anyhow" and config is None
     seen = look_at(target, world_size, python, wrapped=wraps)
+    # Before any rank is started: the kernel would end one that takes too much, and say nothing.
     if not on_gpus and (room := room_for(seen.model, world_size)):
         seen = replace(seen, notes=(*seen.notes, room))
     asked = origin.format(depth.replace("_", "-")) if depth is not None else ""

@@ -51,6 +51,7 @@ def available_memory() -> int:
     except (OSError, ValueError, IndexError):
         pass
     try:
+        # cgroup v2, where it says "max" for no limit, which is no number.
         most = int((_CGROUP / "memory.max").read_text())
         found.append(most - int((_CGROUP / "memory.current").read_text()))
     except (OSError, ValueError):  # no container, or none with a limit

@@ -6,6 +6,8 @@ from math import prod
 
 from fsdpfuzz.case import Imported, ImportedModule, join, within
 
+# ``FORCE_LEAF_MODULES`` and ``EXCLUDE_WRAP_MODULES`` of ``size_based_auto_wrap_policy`` in
+# torch/distributed/fsdp/wrap.py, and `wrapped` below is its ``_recursive_wrap``.
 _LEAVES = ("MultiheadAttention",)
 """Classes into which torch's ``size_based_auto_wrap_policy`` does not look."""
 _HOLDERS = ("ModuleList", "ModuleDict")
@@ -15,6 +17,8 @@ _HOLDERS = ("ModuleList", "ModuleDict")
 def numel(model: Imported, path: str) -> int:
     """The elements of all parameters in a module, each parameter once."""
     sizes = {
+        # By the first name: ``sum(p.numel() for p in module.parameters())`` counts a shared one
+        # once.
         p.tied or join(m.path, p.name): prod(p.shape)
         for m in model.modules
         if within(m.path, path)

@@ -65,6 +65,7 @@ def _of_file(path: Path, origin: str) -> Target:
             f"{origin}: {str(path)!r} cannot be imported by its name: rename it to letters, "
             "digits and _, ending in .py"
         )
+    # It is imported by its name: ranks would get the module that is imported already.
     if path.stem in sys.stdlib_module_names or path.stem in _TAKEN:
         raise UsageError(
             f"{origin}: {str(path)!r} has the name of another module, {path.stem!r}: rename it"

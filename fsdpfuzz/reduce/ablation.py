@@ -106,6 +106,7 @@ def ablate(
         elif shows:
             present.append(variation.words)
         else:
+            # Another finding may hide this one, so its absence there is not known.
             (otherwise if verdict.findings else absent).append(variation.words)
     return Ablation(
         needed=tuple(dict.fromkeys(needed)),

@@ -17,6 +17,7 @@ def alike(first: Finding, second: Finding) -> bool:
     if first.change != second.change:
         return False
     one, other = first.failure, second.failure
+    # An exception is never like a deviation, though both may break one invariant.
     if one is None or other is None:
         return one is other
     return (one.type, one.place, one.exitcode) == (other.type, other.place, other.exitcode)

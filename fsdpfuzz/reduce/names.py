@@ -61,6 +61,7 @@ def _value(value: Any, kind: Kind | None, by: dict[str, Rename]) -> Any:
                 new = _value(item, kind, by)
             except _GoneError:
                 continue
+            # Two modules may have become one, which is then named once.
             if new is not None and (kind is None or new not in kept):
                 kept.append(new)
         return value if len(kept) == len(value) and all(map(_is, kept, value)) else tuple(kept)

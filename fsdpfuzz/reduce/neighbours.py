@@ -75,6 +75,7 @@ def _instead(old: str, new: str) -> Rename:
 def _without_lost_operations(case: CaseSpec) -> CaseSpec:
     """The case without operations that are about what it does not have, as a flip of a switch."""
     left = case
+    # One by one: what the next operation is refused for may go with the one before it.
     while (place := _unsound(left)) is not None:
         lost = _OPERATION.match(place)
         if lost is None or len(left.program) == 1:

@@ -118,6 +118,7 @@ class _Hunt:
 
     def take_first(self, smaller: Callable[[CaseSpec], Iterable[CaseSpec]]) -> None:
         """Takes the first neighbour that shows it, again and again."""
+        # `smaller` is asked anew each time: its neighbours are those of the case as it is by then.
         while any(self.shows(case) for case in smaller(self.case)):
             pass
 

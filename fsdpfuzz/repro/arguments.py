@@ -19,6 +19,7 @@ def bound(definition: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
     names = [arg.arg for arg in args.args]
     found: dict[str, ast.expr] = {}
     defaults = dict(zip(names[len(names) - len(args.defaults) :], args.defaults, strict=True))
+    # What is spread stands for ``*args``, and those a script writes out; see `Spread`.
     given = [a for a in call.args if not isinstance(a, ast.Starred)]
     if len(given) > len(names) and args.vararg is None:
         raise ContractError(f"{definition.name} takes {len(names)} arguments, {len(given)} given")

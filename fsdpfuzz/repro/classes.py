@@ -18,8 +18,10 @@ def without_options(statements: list[ast.stmt]) -> list[ast.stmt]:
     Those are flags, words, and parameters with defaults, that get the same literal from every call.
     """
     classes = {s.name: s for s in statements if isinstance(s, ast.ClassDef)}
+    # A class that another one builds on keeps its options: ``super().__init__`` hands them on.
     bases = {name.id for found in classes.values() for b in found.bases for name in names_in(b)}
     nodes = [node for statement in statements for node in ast.walk(statement)]
+    # An attribute that a method sets anew is no constant, whatever the constructor puts there.
     stored = Counter(
         node.attr
         for node in nodes
@@ -37,6 +39,7 @@ def without_options(statements: list[ast.stmt]) -> list[ast.stmt]:
         if init is not None and calls and name not in bases:
             _fold_options(init, calls)
             _fold_attributes(found, init, stored)
+    # Only now: an option may have been all that named another class, as the kind of an output.
     return _without_unused(plain(statements))
 
 
@@ -64,6 +67,7 @@ def _fold_options(init: ast.FunctionDef, calls: list[ast.Call]) -> None:
     """Puts the values of options where they are read, and takes them out of the calls."""
     called = copy.copy(init)
     called.args = copy.copy(init.args)
+    # Without ``self``, which no call gives.
     called.args.args = init.args.args[1:]
     names = [arg.arg for arg in called.args.args]
     defaults = dict(

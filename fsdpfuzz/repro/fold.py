@@ -35,6 +35,8 @@ def constant(value: object) -> ast.expr | None:
     match value:
         case bool() | int() | float() | str() | bytes() | None:
             if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+                # As the parser makes it: Python has no negative literals, and trees are compared as
+                # text.
                 return ast.UnaryOp(ast.USub(), ast.Constant(-value))
             return ast.Constant(value)
         case tuple() | list() | set() as items:
@@ -197,7 +199,10 @@ class Fold(ast.NodeTransformer):
 
 
 def _tested(node: ast.expr) -> ast.expr:
-    """A test without a last operand that decides nothing; only as a value it makes a difference."""
+    """A test without what decides nothing in it, and makes a difference only as a value: a last
+    operand, a double negation."""
+    if isinstance(node, ast.UnaryOp) and _is_negation(node) and _is_negation(node.operand):
+        return negated(node.operand)
     if isinstance(node, ast.BoolOp):
         last = node.values[-1]
         if is_constant(last) and bool(value_of(last)) == isinstance(node.op, ast.And):
@@ -212,6 +217,7 @@ def _evaluated(node: ast.expr) -> ast.expr:
     if not all(is_constant(operand) for operand in operands):
         return node
     expression = ast.fix_missing_locations(ast.Expression(copy.deepcopy(node)))
+    # Nothing but literals and operators comes here: a case cannot have code evaluated.
     found = constant(eval(compile(expression, "<constant>", "eval"), {"__builtins__": {}}))
     return found if found is not None else node
 
@@ -241,11 +247,14 @@ def _sum(node: ast.BinOp) -> ast.expr | None:
 
 
 def negated(node: ast.expr, *, keep: ast.expr | None = None) -> ast.expr:
-    """``not node``, pushed inside where that is plainer."""
+    """``not node``, pushed inside where that is plainer.
+
+    ``keep`` is the same as it stands, where more than its truth counts: ``not not x`` is no ``x``.
+    """
     if is_constant(node):
         return ast.Constant(not value_of(node))
     match node:
-        case ast.UnaryOp(op=ast.Not(), operand=inner):
+        case ast.UnaryOp(op=ast.Not(), operand=inner) if keep is None or _is_negation(inner):
             return inner
         case ast.Compare(left=left, ops=[operator], comparators=right) if (
             type(operator) in _OPPOSITE
@@ -253,6 +262,10 @@ def negated(node: ast.expr, *, keep: ast.expr | None = None) -> ast.expr:
             return ast.Compare(left, [_OPPOSITE[type(operator)]()], right)
         case _:
             return keep if keep is not None else ast.UnaryOp(ast.Not(), node)
+
+
+def _is_negation(node: ast.expr) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
 def attribute(owner: ast.expr, name: str) -> ast.expr:

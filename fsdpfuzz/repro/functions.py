@@ -54,6 +54,7 @@ def forwards(
     statements: Sequence[Statement], needed: list[str]
 ) -> tuple[list[Statement], Procedure | None]:
     """Forwards as calls of one function, where there are several to be written."""
+    # Counted as they will be written: a loop over ten iterations has one forward.
     found = [s for s in walk(statements) if isinstance(s, Operation) and s.name == "forward"]
     if len(found) < 2:
         return list(statements), None
@@ -183,6 +184,7 @@ def _small(procedure: Procedure) -> Do | None:
             return None
 
 
+# A function of one line hides what happens, more than it saves.
 def _put_in_place(only: Do, given: Value, target: Variable, who: Who) -> Iterator[Do]:
     """A small procedure's statement for the module ``given``, which goes into ``target``."""
     inside = [v for v in values(only.call) if v == MODEL or isinstance(v, Inside)]

@@ -42,6 +42,7 @@ def own_imports(imports: dict[str, tuple[str, str]], own: Imported, folder: str)
     }
     for name in mine:
         del imports[name]
+    # After all other imports: what is put into sys.path must not decide which torch is imported.
     lines = [""]
     if folder:
         imports["sys"] = ("sys", "")

@@ -15,6 +15,7 @@ _MARKED = re.compile(rf"""^(\s*)('|"|\"\"\"){_MARK}(.*)\2$""")
 
 def source(statements: list[ast.stmt]) -> str:
     """The text of statements, with the comments that hang on them."""
+    # A tree has no comments, and unparsing none to write: they pass through it as marked strings.
     module = ast.Module([_commented(s) for s in _flat(_unchained(statements, 0))], [])
     text = ast.unparse(ast.fix_missing_locations(module))
     out: list[str] = []

@@ -24,6 +24,8 @@ def give_meaning(
     ``hidden`` are parameters, which are not the module's even where they are called so.
     ``imports`` gets what is imported from elsewhere.
     """
+    # All of it before anything is replaced: a name that is bound anywhere in a function is the
+    # function's own everywhere in it.
     local = set(hidden)
     for inner in ast.walk(node):
         if isinstance(inner, ast.arg):
@@ -49,6 +51,7 @@ class _Meaning(ast.NodeTransformer):
         if name in self._hidden or is_ours(name):
             return node
         if name in source.constants:
+            # A copy: what is done to a script's tree must not reach the source, which is read once.
             return copy.deepcopy(source.constants[name])
         if name in source.definitions:
             return self._step(f"{source.module}.{name}", node)

@@ -28,6 +28,7 @@ def plan_text(case: CaseSpec, backend: str) -> str:
         return ""
     recipe = lower(a)
     meshes = [statement for statement in recipe.main if makes(statement, "mesh")]
+    # FSDP's side alone: there is no plain model beside it.
     writer = Writer(both=False)
     made = [single(s) for s in writer.statements([*meshes[:1], *recipe.procedure("shard").body])]
     device = CPU if backend == "gloo" else ast.parse("torch.device('cuda')", mode="eval").body

@@ -22,6 +22,8 @@ def _without(statements: Sequence[Statement], names: Collection[str]) -> Iterato
                 pass
             case Do(into=(Variable(name),)) if name in names:
                 # What only makes another thing of a result is not done at all.
+                # Left as a statement of its own: clipping acts on gradients, whoever looks at the
+                # norm.
                 if Variable(name) not in values(statement.call):
                     yield replace(statement, into=())
             case Do():

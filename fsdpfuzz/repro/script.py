@@ -70,6 +70,7 @@ class _Script:
         self, case: CaseSpec, finding: Finding | None, context: Context, *, print_losses: bool
     ) -> None:
         runs = variants(case)
+        # Without its variants, each of which is a training of its own.
         own = runs.get(finding.variant if finding is not None else "") or _alone(case)
         self.finding, self.context = finding, context
         self.prints = print_losses

@@ -42,6 +42,7 @@ def source_of(module: str) -> Source:
 def parsed(module: str, text: str) -> Source:
     """The source of a module, docstrings and annotations left out."""
     tree = ast.parse(text)
+    # First of all: comments are found by line, and what is made anew below has none.
     _keep_comments(tree, text)
     tree = _Bare().visit(tree)
     source = Source(module)
@@ -89,6 +90,7 @@ def _keep_comments(tree: ast.Module, text: str) -> None:
     """
     above: dict[int, str] = {}
     behind: dict[int, str] = {}
+    # Tokens, as `ast` drops comments and a # may stand inside of a string.
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith(("# type:", "# noqa")):
             alone = token.line.strip() == token.string

@@ -72,6 +72,7 @@ class Specialiser:
         functions = self.quoted.definitions
         for name in clashes(statements, functions):
             room = self._names[name].split(".")[-2]
+            # The variable keeps its name, which the case's own statements use.
             own = f"{room}_{name}"
             rename_function(statements, functions, name, own)
             self._names[own] = self._names.pop(name)
@@ -150,6 +151,7 @@ class Specialiser:
     ) -> list[ast.stmt] | None:
         """The specialised body with its result put into ``target``; None if it has to be a
         function: it has a decorator, returns in the middle, or is large and called again."""
+        # A step that is being quoted already calls itself: put in place, it would have no end.
         if definition.decorator_list or _yields(definition) or name in self._busy:
             return None
         wanted = target.id if isinstance(target, ast.Name) else ""
@@ -163,6 +165,7 @@ class Specialiser:
         while inner and isinstance(inner[-1], ast.With):
             inner = inner[-1].body  # what a context manager ends with is the end as well
         last = inner[-1] if inner else None
+        # A return in the middle would end the caller.
         if len(returns) > isinstance(last, ast.Return):
             return None
         if len(body) > SMALL and self._sites[name] > 1:
@@ -311,15 +314,20 @@ class Specialiser:
             result = last.value.id
             if result in locals_ and wanted not in locals_ | meant | given.keys():
                 renamed[result] = wanted
+        # Names first, arguments afterwards: an argument may mean a variable that is called so, too.
         Rename(renamed).visit(holder)
         made = {parameter: self._expressions(value, scope) for parameter, value in given.items()}
         constants = {p: v for p, v in made.items() if is_constant(v) and p not in locals_}
+        # Literals before all else: they decide branches, and what is read in a dropped one needs no
+        # name.
         holder.body = plain([Substitute(constants).visit(s) for s in holder.body])
         before: list[ast.stmt] = []
         simple: dict[str, ast.expr] = {}
         for parameter, value in made.items():
             if parameter in constants:
                 continue
+            # An expression may stand in place of a parameter only if it is evaluated once, as it
+            # was.
             reads, nested = uses(holder.body, parameter)
             once = reads == 1 and not nested and len(ast.unparse(value)) <= SHORT
             if parameter not in locals_ and (trivial(value) or reads == 0 or once):

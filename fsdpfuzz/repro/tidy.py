@@ -27,6 +27,7 @@ def tidied(statements: list[ast.stmt]) -> list[ast.stmt]:
             for node in names_in(statement)
             if isinstance(node.ctx, ast.Load)
         }
+        # Again and again: what only a dropped assignment has read is read by nobody now.
         dropper = _Drop(_DROPPABLE - read)
         statements = [made for s in statements if (made := dropper.visit(s)) is not None]
         if not dropper.dropped:

@@ -57,6 +57,7 @@ def side_by_side(usual: list[ast.stmt], own: list[ast.stmt], flag: str) -> list[
     texts = [[ast.unparse(ast.fix_missing_locations(s)) for s in side] for side in (usual, own)]
     out: list[ast.stmt] = []
     test = ast.Name(flag, ast.Load())
+    # autojunk takes lines that occur often in 200 or more for noise, and would not match them.
     for tag, a, b, c, d in SequenceMatcher(a=texts[0], b=texts[1], autojunk=False).get_opcodes():
         if tag == "equal":
             out += own[c:d]

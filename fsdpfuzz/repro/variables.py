@@ -54,10 +54,13 @@ def propagated(body: list[ast.stmt]) -> list[ast.stmt]:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if _stores(body, name) == 1:
                 reads, nested = uses(rest, name)
                 constant = is_constant(value) and not _mutable(value)
+                # The other name must mean the same for as long as this one is read.
                 alias = isinstance(value, ast.Name) and not _stores(rest, value.id)
                 if reads and (constant or alias):
                     out = [*out[:i], *(Substitute({name: value}).visit(s) for s in rest)]
                     continue
+                # By the next statement alone: anything in between might change what the value
+                # depends on.
                 near = reads == 1 and not nested and uses(rest[:1], name)[0] == 1
                 if near and (_returns(rest[0], name) or trivial(value)):
                     changed = Substitute({name: value}).visit(rest[0])

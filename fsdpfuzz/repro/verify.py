@@ -92,6 +92,8 @@ def _run(command: list[str], backend: str, finding: Finding | None, timeout: flo
         environment["CUDA_VISIBLE_DEVICES"] = ""
     began = time.monotonic()
     code: int | None = None
+    # A file, not a pipe: a rank that outlives torchrun would keep the pipe open, and the reader in
+    # it.
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -129,6 +131,7 @@ def judged(
     ``code`` is None for a run that had to be ended after ``timeout`` seconds.
     """
     symptom = finding.symptom if finding is not None else ""
+    # Before the exit code: torchrun ends with 1 whatever made a rank fail.
     told = _REPRODUCED.search(text)
     if told is not None:
         return "reproduced", told[0][:500]
@@ -179,6 +182,7 @@ def _marked(mark: str) -> list[int]:
     """The processes that have the mark in their environment."""
     wanted = f"{_MARK}={mark}".encode()
     found = []
+    # torchrun starts ranks in sessions of their own, so no process group holds them all.
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if wanted in path.read_bytes().split(b"\0"):

@@ -22,6 +22,7 @@ class TransformerStrategy(ModuleStrategy):
         heads = d.between(1, 2)
         return Transformer(
             rows=d.between(2, 9),
+            # Divisible by the heads, as attention wants it, and as wide as its norms need.
             width=heads * d.between(3, 4),
             heads=heads,
             hidden=d.between(1, 8),

@@ -46,7 +46,8 @@ def _alone(program: Program) -> None:
             continue
         dropped = d.chance(40)
         lone = Forward(drop=True) if dropped else Forward(grad=False)
-        # Not in the first gap: FSDP takes the module that is called first for the root.
+        # Not in the first gap: FSDP takes the module that is called first for the root
+        # (``FSDPState._lazy_init`` of fsdp2, ``_lazy_init`` in fsdp/_runtime_utils.py).
         if i and not dropped and d.chance(30):
             lone = Forward(grad=False, target=_target(program))
         gap += [lone] * d.between(1, 2)

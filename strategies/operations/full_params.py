@@ -16,6 +16,7 @@ def draw(program: Program) -> None:
         return
     trained = [p.fqn for p in d.a.distinct if p.used and p.fqn not in d.a.frozen]
     for _ in range(d.between(1, 2)):
+        # ``FlatParamHandle.to_cpu`` in fsdp/_flat_param.py copies nothing on a CPU, and then frees.
         writes, other = d.chance(50), d.chance(5 if d.a.fsdp1 else 30)
         chosen = [name for name, on in zip(trained, d.mask(len(trained)), strict=True) if on]
         asked = FullParams(

@@ -20,4 +20,5 @@ def draw(program: Program) -> None:
                 Mode(train=True),
             ]
     if program.iterations and d.chance(3):
+        # Before the last iteration, and never back: a training that somebody forgot in eval mode.
         program.gaps[-2].append(Mode(train=False))

@@ -23,6 +23,7 @@ def draw(program: Program) -> None:
         return
     forms: tuple[Form, ...] = ("full", "sharded", "local") if d.a.fsdp1 else ("full", "sharded")
     if any(getattr(unit, "use_orig_params", False) for unit in d.a.options.values()):
+        # A local one then adds the flat parameter beside the originals, and does not load.
         forms = forms if d.chance(3) else ("full", "sharded")
     own = d.a.imported
     if own is not None and own.wrapped:

@@ -10,6 +10,7 @@ def draw(d: Drawing) -> None:
 
     Shrinks towards None.
     """
+    # ``_get_post_forward_mesh_info`` in fsdp/_fully_shard/_fsdp_init.py refuses any other number.
     size = d.case.world_size if d.case.mesh is None else d.case.mesh.shard
     sizes = tuple(n for n in range(1, size + 1) if size % n == 0)
     values: tuple[bool | int | None, ...] = (None, None, True, False, *sizes)

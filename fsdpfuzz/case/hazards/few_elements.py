@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
 
 
+# ``FlatParamHandle.prepare_gradient_for_backward`` in fsdp/_flat_param.py tells a reduced gradient
+# from one that is not yet by its size, and with one element both have the same.
 def single_element_units(a: Anatomy) -> tuple[str, ...]:
     """Units that manage one element in all, so that a shard is as large as the whole."""
     return tuple(path for path, owned in a.owned.items() if sum(p.numel for p in owned) == 1)
 
 
+# Such a rank has no gradient and no optimizer state of the parameter, and where code asks its own
+# optimizer what there is (``_unflatten_optim_state_dict`` in checkpoint/state_dict.py), it leaves
+# out collectives that the others take part in.
 @lru_cache(maxsize=64)
 def lacking_somewhere(a: Anatomy) -> frozenset[str]:
     """Parameters of which a rank has no element, though it has elements of others.

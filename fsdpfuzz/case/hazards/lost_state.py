@@ -30,6 +30,10 @@ def misnamed_units(a: Anatomy) -> tuple[str, ...]:
     """
     if a.case.optimizer is None or not any(op.names_state() for op in a.case.program):
         return ()
+    # ``_get_fqns`` in checkpoint/state_dict.py strips ``_checkpoint_wrapped_module`` from the name
+    # first, then walks the modules by what is left, and so meets the wrapper where it looks for
+    # FSDP. ``flat_param._fqns`` it takes as they are, with the wrappers that were there when it was
+    # made.
     wrappers = [c for c in a.case.checkpoints if c.wraps]
     found = []
     for path in a.units:
@@ -112,6 +116,10 @@ class LostStateDimension(Hazard):
         """What of its state goes wrong."""
         if a.fsdp1:
             yield "unstepped", on(a.canonical(fqn) in unstepped(a))
+        # ``_unflatten_optim_state_dict``: goes by the optimizer's parameters, not by what was
+        # saved.
         yield "stateless", on(a.canonical(fqn) in stateless(a))
+        # ``_init_optim_state``, which Adam counts as a step (pytorch issue 164929).
         yield "made_state", on(a.canonical(fqn) in made_states(a))
+        # ``_split_optim_state_dict`` skips what does not require grad (pytorch issue 192202).
         yield "loaded_frozen", on(fqn in loaded_frozen(a))

@@ -31,6 +31,10 @@ def ever_frozen(a: Anatomy) -> frozenset[str]:
     )
 
 
+# fsdp1 reshards such a unit by another hook than the rest, on its inputs
+# (``_register_post_backward_reshard_only_hook`` in fsdp/_runtime_utils.py). fsdp2 settles the
+# dtypes of a unit at its first forward, by what requires grad then (``_init_mp_dtypes`` in
+# fsdp/_fully_shard/_fsdp_param_group.py, pytorch issue 186998): hence "for a part".
 @lru_cache(maxsize=64)
 def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
     """Units that manage parameters, none of which gets a gradient: all frozen or unused.
@@ -86,12 +90,17 @@ def kept_whole(a: Anatomy) -> tuple[str, ...]:
     )
 
 
+# No post-backward hook frees such a unit, and ``_catch_all_reshard`` in fsdp/_runtime_utils.py,
+# which is there for that, compares data pointers: it takes a unit that shows its shard while the
+# whole is still allocated for one that is resharded (pytorch issue 83956).
 def kept_without_gradient(a: Anatomy) -> tuple[str, ...]:
     """Units without gradient that fsdp1 leaves unsharded between forward and backward."""
     kept = kept_whole(a)
     return tuple(path for path in units_without_gradient(a) if path in kept)
 
 
+# ``_register_group_forward_hooks`` in fsdp/_fully_shard/_fsdp_state.py runs the post-forward of a
+# group when its last module returns, and ``_register_pre_backward_hook`` skips what needs no grad.
 def may_end_without_gradient(a: Anatomy, path: str) -> bool:
     """Whether backward can come to a unit by another than the last of its modules.
 
@@ -111,6 +120,7 @@ def may_end_without_gradient(a: Anatomy, path: str) -> bool:
                 if call.path in modules and call.grad:
                     own = any(within(fqn, call.path) for fqn in trained)
                     seen[call.path] = call.path not in apart and (own or call.input_grad)
+            # By the last call of each module, in the order of their first ones.
             if any(seen.values()) and not list(seen.values())[-1]:
                 return True
     return False

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
 
 
+# What FSDP does before a unit's backward hangs on its outputs, what it does afterwards on its
+# inputs. Where both are one tensor, the hook on the inputs was registered first, and runs first.
 @lru_cache(maxsize=64)
 def identity_units(a: Anatomy) -> tuple[str, ...]:
     """Units whose module returns its very input, or a unit that does so within them."""
@@ -70,6 +72,8 @@ def called_units(a: Anatomy) -> frozenset[str]:
     return frozenset(unit for module, unit in a.unit_at.items() if module in called)
 
 
+# An iteration ends for fsdp1's check of the order with the post-backward callback, which calls
+# ``_ExecOrderData.next_iter`` in fsdp/_exec_order_utils.py.
 @lru_cache(maxsize=64)
 def calls_a_unit_again(a: Anatomy) -> bool:
     """Whether a unit is called several times from the end of a backward to that of the next.
@@ -91,6 +95,8 @@ def calls_a_unit_again(a: Anatomy) -> bool:
             if op.gives_gradients or op.renews:
                 # A backward ends the iteration, as a new wrapping does.
                 called.clear()
+            # ``_check_order`` returns at once in eval mode: no post-backward callback ends the
+            # iteration.
             elif isinstance(op, Forward) and (now.training or op.grad):
                 for call in a.calls(op, now):
                     if call.path in called:
@@ -161,5 +167,8 @@ class UnitCallsDimension(Hazard):
         yield "repeated", on(again)
         yield "called", on(path in called_units(a))
         if not a.fsdp1:
+            # Post-backward hangs on the unit's inputs (``_register_post_backward_hook`` in
+            # fsdp/_fully_shard/_fsdp_param_group.py), so it may run before any saved tensor is
+            # asked for.
             yield "early_end", on(identity or again)
             yield "shared_end", on(ends_with_a_shared_input(a, path))

@@ -213,14 +213,17 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Names of its buffers that lie in no place inside it."""
         return ()
 
+    # Recomputation calls the module once more: then the reference has to recompute, too.
     def changed_buffers(self) -> tuple[str, ...]:
         """Of its own buffers those that a forward changes, so that each call counts."""
         return ()
 
+    # A model that is made anew in the middle of a program would go on from other values.
     def loses_state(self) -> bool:
         """Whether it changes any that a state dict does not hold."""
         return False
 
+    # FSDP's hooks for before and after a backward then hang on one tensor; see `identity_units`.
     def returns_its_input(self) -> bool:
         """Whether what it puts out is the very tensor that it was given."""
         return False

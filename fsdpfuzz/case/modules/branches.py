@@ -79,6 +79,7 @@ class Branches(NodeBase, tag="branches", frozen=True, kw_only=True):
 
     def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
         """The children, in order."""
+        # The second input is the first one, and only a stack joins it to the output.
         out = self.side and self.merge == "stack" and x
         for i, child in enumerate(self.children):
             inner = join(path, "branches", str(i))

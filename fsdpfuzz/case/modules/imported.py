@@ -205,6 +205,7 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     def made(self) -> Value:
         """Your own function; what it freezes the case says."""
         made = call(self.function("model"))
+        # All trained to begin with: a smaller case may freeze less than the target's own code does.
         return call(".requires_grad_", made, True) if self.own_frozen else made
 
     def inside(self, width: int, at: str) -> Iterator[Brought]:
@@ -260,6 +261,7 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
         return [f"{self.target}{':' if self.part else ''}{self.part}: {self.root.cls}"]
 
 
+# Ranks that call different units issue different collectives (pytorch issue 158719).
 def called_alike(counts: Sequence[Mapping[str, int]], paths: Iterable[str]) -> frozenset[str]:
     """The modules that every forward calls equally often.
 

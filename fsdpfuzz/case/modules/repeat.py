@@ -73,6 +73,7 @@ class Repeat(NodeBase, tag="repeat", frozen=True, kw_only=True):
         for _ in range(self.times):
             x = yield from walk.visit(self.body, body, x, grad=grad)
             if self.no_grad == "body":
+                # What comes out is added to ``x``, and requires no grad itself.
                 yield from walk.visit(self.body, body, x, grad=False, asked=False)
             elif self.no_grad == "first_child" and isinstance(self.body, Sequential):
                 first = self.body.children[0]

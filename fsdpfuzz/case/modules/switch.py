@@ -51,6 +51,7 @@ class Switch(NodeBase, tag="switch", frozen=True, kw_only=True):
 
     def returns_its_input(self) -> bool:
         """If a child does that may be the active one."""
+        # Which one is active the program decides, and ranks may differ in it.
         return any(child.returns_its_input() for child in self.children)
 
     def module(self, width: int, build: Build) -> Value:

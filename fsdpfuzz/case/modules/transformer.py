@@ -52,10 +52,13 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
             shapes = tuple(layer_parameters(width, self.hidden, cross_attention=stack == "decoder"))
             for i in range(layers):
                 name = join(prefix, "layers", str(i))
+                # A decoder's layer takes what the encoder put out besides, so nobody can call it
+                # with one tensor.
                 kind, alone = f"{stack}_stack_layer", stack == "encoder"
                 yield Brought(name, kind, width, width, shapes, callable_alone=alone)
             norm = (("weight", (width,)), ("bias", (width,)))
             yield Brought(join(prefix, "norm"), "norm", width, width, norm)
+        # Without the weight: ``named_parameters`` lists a shared one under its first name alone.
         yield Brought("head", "linear", width, self.rows, (("bias", (self.rows,)),))
 
     def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:
@@ -70,6 +73,7 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
         """What is added to the embeddings."""
         return ("vocab_bias", "long_offset")
 
+    # ``nn.Transformer`` calls its layers itself, and looks for no checkpoint on them.
     def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
         """All that lies in it."""
         own = grad and walk.own(path)

@@ -77,6 +77,7 @@ def noted(a: Anatomy, op: OperationBase, progress: Progress) -> None:
     """Takes down whether ranks go apart with what no unit manages."""
     if op.gives_gradients:
         progress.own = True
+    # A gradient alone parts nobody: values differ from the first step on that nobody averaged for.
     elif op.steps_optimizer and progress.own and _trained(a):
         progress.apart = True
 

@@ -84,6 +84,8 @@ def _one_each(case: CaseSpec) -> tuple[object, ...]:
     for op in case.program:
         before = [k.kind() for k in kept[-3:] if isinstance(k, OperationBase)]
         if isinstance(op, Backward) and before[:2] == ["forward", "backward"]:
+            # The earlier pair goes and the later stays: the steps behind it were taken with its
+            # gradients.
             kept = [*kept[:-3], kept[-1]]
         kept.append(op)
     return tuple(kept)

@@ -59,6 +59,8 @@ class ClearGrad(OperationBase, tag="clear_grad", frozen=True, kw_only=True):
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """On the tensors that the model showed when it was wrapped."""
         own = lowering.a.canonical_names(self.parameters)
+        # FSDP's model shows other tensors while a unit is whole, whose gradients are not those
+        # reduced.
         held = lowering.held_in(own)
         if own == held:
             yield Do(call=_dropped(own))

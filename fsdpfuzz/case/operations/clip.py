@@ -98,6 +98,7 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
         if self.own and (a.imported is None or not a.imported.has("clip")):
             words = "goes with an imported model whose target has clip(model)"
             raise CaseError(words, path=f"{at}.own")
+        # ``FullyShardedDataParallel.clip_grad_norm_`` raises unless it is called on a root.
         if a.fsdp1 and "" not in a.options:
             raise CaseError("fsdp1 clips on its root, which is no unit here", path=at)
         if a.fsdp1 and self.error_if_nonfinite:
@@ -105,7 +106,8 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
         # Unless the user averages them there are others on each rank, so there is no one norm.
         if unmanaged(a) and (progress.own or progress.apart):
             raise CaseError("clip where ranks differ in what no unit manages", path=at)
-        # One norm of tensors and DTensors torch does not take.
+        # One norm of tensors and DTensors torch does not take: ``_get_total_norm`` in
+        # torch/nn/utils/clip_grad.py stacks the norms of all gradients.
         if unmanaged(a) and not a.fsdp1:
             raise CaseError("clip with a parameter that no unit manages", path=at)
 
@@ -129,6 +131,8 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
             return
         if self.error_if_nonfinite:
             options["error_if_nonfinite"] = True
+        # fsdp2 has no clipping of its own: over DTensors the norm that the utility returns is one
+        # itself, and partial, so only FSDP's has to be made whole afterwards.
         both = call(_UTILITY, call(".parameters", MODEL), self.max_norm, **options)
         yield Do(call=both, into=(norm,))
         lacking = may_lack_grads(lowering.a) or not lowering.reduced

@@ -50,6 +50,7 @@ class Flip(OperationBase, tag="flip", frozen=True, kw_only=True):
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """On those ranks alone."""
         a = lowering.a
+        # By its number: a wrapper around the switch, or around what holds it, changes its FQN.
         number = a.switches.index(self.path)
         prefix = f"{self.path}." if self.path else ""
         named = Variable("named")

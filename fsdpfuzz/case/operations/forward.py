@@ -101,6 +101,9 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
                 )
         if self.waits:
             progress.pending.append(self.sync)
+            # FSDP looks in backward whether to reduce (``_post_backward_hook`` in
+            # fsdp/_runtime_utils.py, ``FSDPParamGroup.post_backward``): one backward reduces for
+            # all of its forwards, or for none.
             if len(set(progress.pending)) > 1:
                 raise CaseError("forwards before one backward must agree on sync", path=at)
 
@@ -111,6 +114,8 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         yield from lowering.before_forward()
         yield Do(call=a.case.inputs.drawn(a, index), into=(x,))
         if a.draws_random:
+            # Before each forward: FSDP, DDP and the float64 replica run one after the other in one
+            # process.
             yield Do(call=call("torch.manual_seed", Sum(a.case.seed, index)))
         module = Inside("model", self.target) if self.target else MODEL
         run: list[Statement] = [
@@ -180,10 +185,14 @@ def stands_alone(a: Anatomy, target: str) -> bool:
     owners = {o for fqn, o in a.owners.items() if within(fqn, target) and o is not None}
     if not all(within(module, target) for owner in owners for module in a.modules_of(owner)):
         return False
+    # fsdp1: ``_root_cast_forward_input``; fsdp2: ``FSDPState._cast_forward_inputs`` in each
+    # pre-forward.
     taking = owners if a.fsdp1 else outermost(path for path in a.units if within(path, target))
     return not any(left_to_the_root(a, path) for path in taking)
 
 
+# ``FSDPState._lazy_init`` raises where a unit below the root has run before it: "requires running
+# forward through the root module first".
 def calls_by_the_book(a: Anatomy) -> bool:
     """Whether each forward `stands_alone`, and the root, if it is called, is so first.
 
@@ -207,6 +216,7 @@ def accumulates(program: Iterable[object]) -> bool:
     return any(isinstance(op, Forward) and not op.sync for op in program)
 
 
+# A root by default: ``_lazy_init`` takes its resharding after forward away, as backward follows.
 def leaves_units_whole(program: Iterable[object]) -> bool:
     """Whether some forward has no backward, after which fsdp2's units may stay whole."""
     return any(isinstance(op, Forward) and not op.waits for op in program)

@@ -58,6 +58,8 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         Rejection(
             name="fsdp1_summon_offload_unsharded",
             why="whole parameters of a unit that is not sharded cannot be offloaded",
+            # One rank in a shard group is NO_SHARD as well, whatever the strategy that was asked
+            # for.
             pattern=r"offload_to_cpu=True and NO_SHARD is not supported",
             source="_validate_unshard_params_args of torch.distributed.fsdp",
             asked=lambda a: a.fsdp1 and _offloads(a) and any(is_whole(a, unit) for unit in a.units),
@@ -84,6 +86,7 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
             if not a.fsdp1 and getattr(self, name):
                 raise CaseError("an option of fsdp1 alone", path=f"{at}.{name}")
         check_names(self.written, a.by_fqn, f"{at}.written", "parameter")
+        # `frozen_untouched` holds a frozen parameter to its first value.
         if a.frozen.intersection(self.written):
             raise CaseError("what is frozen stays as it is", path=f"{at}.written")
 

@@ -141,6 +141,8 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             raise CaseError("no optimizer makes a step", path=at)
         if case.probes:
             raise CaseError("a tracked program saves no state", path=at)
+        # ``_init_optim_state`` in checkpoint/state_dict.py makes the states of a new optimizer only
+        # where no parameter has a gradient.
         if self.fresh and not progress.cleared:
             raise CaseError("a new optimizer beside gradients", path=f"{at}.fresh")
         if self.strict and not self.own and may_lack_state(a):
@@ -167,8 +169,12 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         else:
             told = self._options()
             save = call(f"{_DCP}.get_optimizer_state_dict", MODEL, optimizer, **_given(told))
+            # To load alone: what is offloaded as a whole exists on rank 0 only, so the others have
+            # nothing.
             told |= {"broadcast_from_rank0": True} if rank0 else {}
             load = call(f"{_DCP}.set_optimizer_state_dict", MODEL, optimizer, saved, **_given(told))
+        # The functions of checkpoint/state_dict.py find names by the parameters that the model
+        # shows.
         if _may_be_whole(lowering):
             yield Do(call=call("steps.fsdp2.units.reshard", MODEL), who="fsdp")
         yield Do(call=save, into=(saved,), who="fsdp")
@@ -185,6 +191,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             return
         if self.fresh:
             yield from lowering.new_optimizer(who="fsdp")
+        # Otherwise a load that does nothing would pass for one that restores everything.
         yield Do(call=call("steps.optim_state.forget", optimizer), who="fsdp")
         yield Do(call=load, who="fsdp")
         yield loaded(optimizer)

@@ -71,6 +71,7 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
             raise CaseError("rebuild while a forward waits for its backward", path=at)
         if differs_by_rank(a, progress):
             raise CaseError("each rank has trained by itself what no unit manages", path=at)
+        # The active child of a switch is in no state dict.
         if a.switches or case.probes:
             raise CaseError("rebuild goes with no switch and no probe", path=at)
         for place in a.places:
@@ -92,6 +93,7 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         read = call("steps.rebuild.load", MODEL, optimizer, folder)
         yield Do(call=read, who="fsdp")
         yield loaded(optimizer)
+        # The new model has none; the plain one would go on accumulating.
         yield Do(call=call(".zero_grad", MODEL), who="reference")
         lowering.reduced = False
 
@@ -112,6 +114,8 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         now.graded.clear()
         changed = tuple(now.changed(a.frozen))
         now.trained = {fqn: fqn not in a.frozen for fqn in now.trained}
+        # In this order: a flat parameter takes the ``requires_grad`` that its parts have when it is
+        # made.
         now.wrapped(a.of(msgspec.structs.replace(a.case, plan=self.plan)))
         for value, names in changed:
             now.require(names, value)
@@ -136,6 +140,7 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
                 program = (*case.program[:i], replace(op, plan=plan), *case.program[i + 1 :])
                 return replace(case, program=program)
 
+            # Under the case's own plan it has no plainer one: the case itself gives those.
             if op.plan != case.plan:
                 yield Simpler(having(case.plan), "another plan after the rebuild")
                 for plainer in simpler_plans(replace(case, plan=op.plan)):

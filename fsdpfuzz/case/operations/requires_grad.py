@@ -70,6 +70,9 @@ def changes_training(program: Iterable[object]) -> bool:
     return any(isinstance(op, RequiresGrad) for op in program)
 
 
+# fsdp1 registers hooks by what ``requires_grad`` says, and only the end of a backward takes them
+# off (``_finalize_params`` in fsdp/_runtime_utils.py asserts that they fit). fsdp2's root stays
+# whole, and the parameters that it shows then know nothing of a change to the sharded ones.
 def changes_after_lone_forward(a: Anatomy) -> bool:
     """Whether ``requires_grad`` changes while an outermost unit has had no backward.
 
@@ -103,6 +106,9 @@ def changes_after_lone_forward(a: Anatomy) -> bool:
     return False
 
 
+# fsdp1 drops such a gradient when it next reshards the unit (``_use_sharded_grad_views`` in
+# fsdp/_flat_param.py), or puts it aside for good in backward if the parameter is flat
+# (``prepare_gradient_for_backward``, which ``_finalize_params`` undoes for trained ones alone).
 @lru_cache(maxsize=64)
 def frozen_with_gradient(a: Anatomy) -> Mapping[str, str]:
     """The parameters that a forward finds frozen by the program, with a gradient from before.

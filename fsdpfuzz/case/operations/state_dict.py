@@ -96,7 +96,10 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             return
         given: Value = state
         if rank0 and a.fsdp1:
+            # fsdp1 loads on every rank what that rank is given; fsdp2 takes rank 0's by itself.
             given = call("steps.state_dict.broadcast", state, Variable("device"))
+        # Into a model of its own, which differs everywhere: one that is loaded in vain is told from
+        # it.
         blank = call("steps.state_dict.blank", call("recipe.build", Variable("dtype")))
         yield Do(call=call(f"recipe.{lowering.shard}", blank), into=(loaded,), who="fsdp")
         load: dict[str, Value] = {"broadcast": True} if rank0 and not a.fsdp1 else {}

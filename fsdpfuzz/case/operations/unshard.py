@@ -51,6 +51,8 @@ class Unshard(OperationBase, tag="unshard", frozen=True, kw_only=True):
         check_names((self.unit,), a.options, f"{at}.unit", "unit")
         if self.wait and not self.async_op:
             raise CaseError("without async_op there is nothing to wait for", path=f"{at}.wait")
+        # ``FSDPParamGroup.unshard`` returns at once for a unit that is whole: nothing would gather
+        # it anew.
         for op, following in pairwise((*a.case.program, None)):
             if not isinstance(op, Unshard) or isinstance(following, Unshard):
                 continue

@@ -65,6 +65,8 @@ class ZeroGrad(OperationBase, tag="zero_grad", frozen=True, kw_only=True):
         """Without gradients, but for what the optimizer does not hold."""
         if self.set_to_none:
             out = a.canonical_names(a.case.held_out) if a.case.optimizer is not None else ()
+            # ``optimizer.zero_grad`` reaches its own parameters alone, ``model.zero_grad`` all of
+            # them.
             now.graded.intersection_update(out)
 
     @classmethod

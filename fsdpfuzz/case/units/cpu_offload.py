@@ -57,6 +57,7 @@ class CpuOffload(Option):
         offloaded = not a.fsdp1 and any(getattr(unit, self.name) for unit in a.options.values())
         if offloaded and any(op.joins_gradients for op in a.case.program):
             return "FSDP2 clips offloaded gradients by collectives on the CPU"
+        # ``_validate_cpu_offload_params`` in fsdp/_fully_shard/_fsdp_param_group.py.
         if offloaded and a.case.meta_init is not None:
             return "FSDP2 wants offloaded parameters materialised on the CPU"
         return ""
@@ -67,6 +68,7 @@ class CpuOffload(Option):
             policy = call("torch.distributed.fsdp.CPUOffload", offload_params=value)
             yield "cpu_offload", policy
         else:
+            # Asked for by the script itself, which may run on another machine than this one.
             pin = call("torch.cuda.is_available")
             policy = call("torch.distributed.fsdp.CPUOffloadPolicy", pin_memory=pin)
             yield "offload_policy", policy if value else None

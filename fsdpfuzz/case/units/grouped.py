@@ -61,6 +61,7 @@ class Grouped(Listing):
                 raise CaseError(f"{path!r} and {unit.path!r} are no siblings", path=here)
             if order.index(path) < order.index((unit.path, *beside)[i]):
                 raise CaseError("name the modules in the model's order", path=here)
+        # ``FSDPState._lazy_init`` asks it of whichever unit runs first.
         if not any(within(holder, other) for other in a.units):
             # FSDP2 says of a root: "requires a single root module".
             raise CaseError("modules that are one unit have to lie in another", path=at)
@@ -68,6 +69,8 @@ class Grouped(Listing):
             raise CaseError("not all of the modules are called by each forward", path=at)
 
 
+# ``_register_group_forward_hooks`` in fsdp/_fully_shard/_fsdp_state.py counts the modules that have
+# run; what is missing the root makes up for in ``_force_complete_incomplete_states``.
 def called_apart(a: Anatomy, path: str) -> bool:
     """Whether a forward may call the module at ``path``, or a sibling, and not the others.
 

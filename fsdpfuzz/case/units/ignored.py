@@ -63,6 +63,7 @@ def is_fsdp1(unit: Unit) -> bool:
     return "sharding" in unit.__struct_fields__
 
 
+# FSDP keeps a set of parameters, not of names (``_get_ignored_params`` in fsdp/_init_utils.py).
 def shared_with_others(a: Anatomy, path: str) -> str | None:
     """A parameter, by its source, that has one name inside the module at ``path`` and one outside.
 

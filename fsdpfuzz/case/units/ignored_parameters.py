@@ -52,6 +52,7 @@ class IgnoredParameters(Listing):
         """
         named: tuple[str, ...] = getattr(unit, NAME)
         check_names(named, a.by_fqn, at, "parameter")
+        # ``_init_ignored_module_states`` in fsdp/_init_utils.py: "Cannot pass both".
         if named and unit.ignored:
             raise CaseError("a unit ignores modules or parameters, not both", path=at)
         for i, fqn in enumerate(named):

@@ -18,6 +18,8 @@ class LimitAllGathers(Option):
     """Whether the CPU waits so that few all-gathers are under way at once."""
 
     name = "limit_all_gathers"
+    # ``HOMOGENEOUS_ATTR_NAMES`` in fsdp/_runtime_utils.py: the root refuses units that differ in
+    # it.
     by_policy: ClassVar[bool] = False
     feature: ClassVar[Feature] = Feature(
         about="on, off, mixed (fsdp1 only)",

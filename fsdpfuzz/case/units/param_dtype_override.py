@@ -62,6 +62,7 @@ def overridden(a: Anatomy) -> Set[str]:
     return {fqn for unit in a.options.values() for fqn in getattr(unit, NAME, ())}
 
 
+# The unit's pre-forward casts all of its inputs to param_dtype, whatever a parameter keeps.
 def may_be_overridden(a: Anatomy) -> Set[str]:
     """The parameters that may keep their dtype where inputs have a lower one."""
     return {

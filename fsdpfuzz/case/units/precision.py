@@ -146,6 +146,7 @@ class PrecisionOption(Option):
         for field, feature in _SWITCHES.values():
             if a.api not in feature.apis and getattr(precision, field) != _DEFAULTS[field]:
                 raise CaseError(f"an option of {feature.apis[0]} alone", path=f"{at}.{field}")
+        # One spelling for each policy: a default that is written out would be another digest.
         if precision.cast_inputs not in (None, a.fsdp1):
             words = f"{a.api} does so by itself: leave it out"
             raise CaseError(words, path=f"{at}.cast_inputs")
@@ -191,6 +192,7 @@ class PrecisionOption(Option):
                 "accelerate's autocast makes up for; it is trained in float32 here"
             )
             return None
+        # fsdp2 has no buffer_dtype.
         casts = buffers and config.api == "fsdp1"
         return Precision(param=dtype, reduce=dtype, buffer=dtype if casts else None)
 
@@ -287,6 +289,7 @@ def cast_buffer(a: Anatomy, fqn: str) -> Dtype | None:
     """
     unit = innermost(fqn.rpartition(".")[0], a.units)
     precision = None if unit is None else a.options[unit].precision
+    # ``_lazy_init`` in fsdp/_runtime_utils.py, which the state-dict hooks call as a forward does.
     cast = any(op.casts_buffers for op in a.case.program)
     return precision.buffer if precision is not None and cast else None
 
@@ -312,6 +315,7 @@ def _fits(a: Anatomy) -> bool:
     if a.imported is not None and _told_wrongly(a, a.imported):
         return False
     modules = a.unit_at
+    # A layer outside of all units computes in float32 and refuses the outputs of one that does not.
     bare = any(place.parameters and innermost(place.path, modules) is None for place in a.places)
     for path, unit in a.options.items():
         outer = innermost(path.rpartition(".")[0], modules) if path else None

@@ -48,6 +48,8 @@ class PrefetchList(Listing):
             named = getattr(unit, self.name, ())
             if named and within(path, top):
                 modules = Items("list", tuple(unit_module(a, other) for other in named))
+                # ``_assert_all_fsdp_modules`` refuses a module that is no unit yet, so it waits for
+                # all of them.
                 told = call(f".{self.method}", unit_module(a, path), modules)
                 yield Do(call=told, who="fsdp")
 
@@ -60,6 +62,8 @@ class PrefetchList(Listing):
         for i, path in enumerate(named):
             if path == unit.path:
                 raise CaseError("a unit does not prefetch itself", path=f"{at}[{i}]")
+            # The streams and events of an all-gather are shared below one root
+            # (``_init_shared_state``).
             if not a.common_root(path, unit.path):
                 raise CaseError(f"{path!r} lies under another root", path=f"{at}[{i}]")
 

@@ -49,7 +49,9 @@ class ReshardAfterForward(Option):
         if self.has(unit):
             value = getattr(unit, self.name)
             if value is None:
+                # ``FSDPState._lazy_init``: backward would gather the root again at once.
                 value = path not in a.roots
+            # ``_get_post_forward_mesh_info`` takes 1 for False and the whole size for True.
             number = not isinstance(value, bool) and value not in (1, size)
             whole = value is False or (not isinstance(value, bool) and value == 1)
             yield "after_forward", "part" if number else "whole" if whole else "sharded"

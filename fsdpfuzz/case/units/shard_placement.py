@@ -43,6 +43,7 @@ def sharded_dims(a: Anatomy) -> Mapping[str, int]:
 def uneven(a: Anatomy) -> bool:
     """Whether shards along another dimension than the first would not be equally large."""
     shapes = ((a.by_fqn[name].shape, dim, name) for name, dim in sharded_dims(a).items())
+    # Along dimension 0 FSDP2 pads (``FSDPParam._init_sharded_param``).
     return any(dim and shape[dim] % a.shards(a.owners[name]) for shape, dim, name in shapes)
 
 

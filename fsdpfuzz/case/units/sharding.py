@@ -39,6 +39,7 @@ def shards(case: CaseSpec, unit: Unit | None) -> int:
 
 def is_whole(a: Anatomy, path: str) -> bool:
     """Whether fsdp1 does not shard what the unit at ``path`` manages, though there is something."""
+    # ``_init_core_state`` in fsdp/_init_utils.py turns any strategy into NO_SHARD over one rank.
     whole = getattr(a.options[path], "sharding", "") == "NO_SHARD" or a.shards(path) == 1
     return whole and bool(a.owned[path])
 
@@ -54,6 +55,8 @@ def mesh_of(a: Anatomy) -> Value:
 def arguments(a: Anatomy, unit: Unit, mesh: Value) -> dict[str, Value]:
     """How FSDP is told over which ranks a unit is sharded; ``mesh`` is that of `mesh_of`."""
     if a.fsdp1:
+        # Any other strategy takes a mesh's first dimension, that of the replicas, for its shards
+        # (``_init_process_group_state`` in fsdp/_init_utils.py).
         return {"device_mesh": mesh} if getattr(unit, "sharding", None) in HYBRID else {}
     return {"mesh": mesh}
 

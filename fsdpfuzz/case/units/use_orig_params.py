@@ -23,6 +23,7 @@ ALIGNED = 16
 """Bytes to which fsdp1 aligns parameters under ``use_orig_params``."""
 
 
+# ``_get_aligned_numel`` in fsdp/_flat_param.py, of the dtype that the unit computes in.
 def alignment(unit: Unit) -> int:
     """Elements to a multiple of which the parameters of an fsdp1 unit are laid out; 0 if flat."""
     return ALIGNED // parameter_width(unit) if getattr(unit, "use_orig_params", True) else 0
@@ -48,6 +49,7 @@ def flat_parts(
 ) -> dict[str, int]:
     """Elements of each parameter in the shard that ``rank`` has of the flat parameter."""
     spans, total = flat_layout(parameters, ranks, aligned)
+    # ``FlatParamHandle._get_unpadded_shard`` cuts by ``torch.chunk``: the last ranks may have less.
     chunk = -(-total // ranks)
     low, high = rank * chunk, (rank + 1) * chunk
     return {fqn: max(0, min(end, high) - max(start, low)) for fqn, start, end in spans}
@@ -98,6 +100,7 @@ def held_on(a: Anatomy, rank: int) -> dict[str, int]:
     for owner, parameters in a.managed.items():
         if a.fsdp1 and owner is not None and not is_flat(a, owner) and not is_whole(a, owner):
             ranks, aligned = a.shards(owner), alignment(a.options[owner])
+            # Shard groups are neighbours in rank, so this is the rank's own number in its group.
             held |= flat_parts(parameters, rank % ranks, ranks, aligned)
         else:
             held |= {p.fqn: p.numel for p in parameters}

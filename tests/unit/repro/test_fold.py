@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fsdpfuzz.repro.fold import Fold, constant, plain
@@ -22,7 +22,9 @@ EXPRESSIONS = {
     "-(-3)": "3",
     "not True": "False",
     "not x is None": "x is not None",
-    "not not x": "x",
+    "not not x": "not not x",
+    "a if not not x else b": "a if x else b",
+    "not not not x": "not x",
     "x in ()": "False",
     "x not in []": "True",
     "3 in (1, 2)": "False",
@@ -125,6 +127,7 @@ def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 @pytest.mark.filterwarnings("ignore:.*with .*literal")
 @settings(deadline=None)
 @given(st.recursive(LEAVES, _grown, max_leaves=8), *[st.sampled_from([0, 2, None, True])] * 2)
+@example("(x == (not (not x)))", 2, 0)
 def test_folding_keeps_the_truth(text: str, x: object, y: object) -> None:
     names = {"x": x, "y": y}
     assert bool(eval(folded(text), names)) == bool(eval(text, names))
