@@ -86,6 +86,8 @@ class _Follower:
 
         There they stay until a backward reaches their root.
         """
+        self._in_vain: set[str] = set()
+        """Units that a backward may have gathered for nothing, and that nobody has finalized."""
         self._pending = Pass()
         self._unreduced: dict[str, set[str]] = {}
         """Parameters (fsdp2) with gradients that wait for their reduction."""
@@ -169,6 +171,9 @@ class _Follower:
         certain = all(calls.times == 1 for calls in made.units.values())
         for path in made.begun:
             number = self._state.get(path, SHARDED)
+            if path in self._in_vain:
+                number = Bounds(0, number.most)
+                self._in_vain.discard(path)
             frozen = not any(now.trained[p.fqn] for p in a.managed[path])
             # fsdp2 settles the dtype of a unit's reduction at its first
             # forward, by what requires grad then (pytorch issue 186998).
@@ -177,7 +182,7 @@ class _Follower:
                 text = self._gather(path)
                 found.add(text, number, path)
                 gathers[path] = [text] * number.least
-                certain &= number != EITHER
+                certain &= number.least == number.most
                 self._state[path] = self._after_forward(path)
             self._compares(path, 1, found)
         # Two units of one size and dtype cannot be told apart by what they issue.
@@ -216,7 +221,8 @@ class _Follower:
         }
         for path in () if a.fsdp1 else set(a.units) - set(made.units):
             if a.managed.get(path) and self._root(path) in self._stale & reached:
-                found.add(self._gather(path), Bounds(0, ANY), path)  # an older call's turn
+                own[path] = Bounds(0, ANY)  # an older call's turn
+                found.add(self._gather(path), own[path], path)
         for path, calls in made.units.items():
             self._compares(path, self._called_again(path, calls), found)
         early = list(self._prefetched(made, {p for p, number in own.items() if number == SHARDED}))
@@ -233,7 +239,22 @@ class _Follower:
         self._stale |= {self._root(path) for path in made.units} - reached
         self._stale -= reached
         self._compared |= reached
+        self._finalized(reached, {p for p, number in own.items() if number.least < number.most})
         return found
+
+    def _finalized(self, reached: set[str], unsure: set[str]) -> None:
+        """Forgets the order of calls and what was gathered for nothing, or leaves both.
+
+        ``unsure`` are the units of which nobody knows how often backward gathered them. Without
+        synchronisation the program finalizes nothing: until it does, both stay
+        (``FSDPState._end_backward_iteration`` in
+        torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
+        """
+        if self._a.case.finalization == "automatic" or self._sync:
+            self._in_vain -= {path for path in self._in_vain if self._root(path) in reached}
+        else:
+            self._in_vain |= unsure
+            self._stale |= reached
 
     def _gathered(self, path: str, calls: UnitCalls, made: Pass, found: Traffic) -> Bounds:
         """How often a backward gathers a unit that was called."""

@@ -54,3 +54,29 @@ def test_a_unit_of_several_modules_ends_with_the_last_of_them() -> None:
     found = promised(grouped, model=three)
     assert found[0].order == (nine, FIVE)
     assert found[1].early == ((FIVE, eighteen),)
+
+
+def test_what_nobody_has_finalized_is_found_by_the_next_forward() -> None:
+    unreduced = (Forward(sync=False), Backward())
+    frozen = ("0.weight", "0.bias")
+    program = (*unreduced, Reshard(unit="0"), *unreduced, Forward(), Backward(), Forward())
+    plan = second("0", "")
+    usual = numbers(promised(plan, program, frozen=frozen))
+    assert usual[2] == usual[4] == usual[6] == once(SIX, FIVE)
+    for how in ("manual", "async"):
+        found = numbers(promised(plan, program, frozen=frozen, finalization=how))
+        assert found[:2] == usual[:2]
+        # Backward gathers the frozen unit for nothing, and the next forward has it at once.
+        assert found[2] == {SIX: "0 to 1", FIVE: "1"}
+        # From then on the order holds the calls of several.
+        assert found[3] == {SIX: "at least 0", FIVE: "at least 0"}
+        assert found[4] == {SIX: "0 to 1", FIVE: "0 to 1"}
+        # A backward that reduces is finalized.
+        assert found[6] == usual[6]
+
+
+def test_nothing_is_left_to_finalize_where_backward_comes_to_all_it_gathers() -> None:
+    plan, program = second("0", "1", ""), (Forward(sync=False), Backward(), Forward(), Backward())
+    found = numbers(promised(plan, program, finalization="manual"))
+    assert found[:3] == numbers(promised(plan, program))[:3]
+    assert found[3] == {SIX: "at least 1", FIVE: "at least 1", **once(TWELVE, TEN)}
