@@ -113,7 +113,7 @@ def _shards(a: Anatomy) -> tuple[int, int]:
     # Under the last plan: a program may have wrapped its model anew.
     least = shard_bytes(a.last)
     if a.case.keep_unsharded_storage:
-        return least + kept_bytes(a.last), least + whole_bytes(a.last, a.units)
+        return least + kept_bytes(a.last), least + whole_bytes(a.last, a.last.units)
     return least, least + whole_bytes(a.last, unreached_roots(a.last))
 
 

@@ -64,13 +64,17 @@ def overridden(a: Anatomy) -> Set[str]:
 
 # The unit's pre-forward casts all of its inputs to param_dtype, whatever a parameter keeps.
 def may_be_overridden(a: Anatomy) -> Set[str]:
-    """The parameters that may keep their dtype where inputs have a lower one."""
-    return {
-        p.fqn
+    """The parameters that may keep their dtype where inputs have a lower one.
+
+    A tied one has its dtype in every module that it lies in.
+    """
+    takes = {
+        p.fqn: place.node is not None and place.node.takes_lower_dtypes()
         for place in a.places
-        if place.node is not None and place.node.takes_lower_dtypes()
         for p in place.parameters
     }
+    not_all = {a.canonical(fqn) for fqn, taken in takes.items() if not taken}
+    return {fqn for fqn in takes if a.canonical(fqn) not in not_all}
 
 
 def overrides_fit(a: Anatomy) -> bool:

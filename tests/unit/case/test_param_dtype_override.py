@@ -16,6 +16,7 @@ from fsdpfuzz.case import (
     Precision,
     Rebuild,
     Sequential,
+    Tie,
     anatomy,
     check,
     decode,
@@ -83,6 +84,22 @@ def test_it_has_to_take_inputs_of_another_dtype(kept: str, fit: bool) -> None:
     assert overrides_fit(anatomy(asked)) is fit
     rebuilt = msgspec.structs.replace(case(), program=(Rebuild(plan=asked.plan), Forward()))
     assert overrides_fit(anatomy(rebuilt)) is fit
+
+
+@pytest.mark.parametrize(
+    ("model", "fit"),
+    [
+        (Sequential(children=(Norm(variant="rms"), Norm(variant="rms"))), True),
+        (Sequential(children=(Norm(variant="rms"), Norm())), False),
+    ],
+)
+def test_every_module_of_a_tied_one_has_to(model: Sequential, fit: bool) -> None:
+    plan = Fsdp2Plan(
+        units=(Fsdp2Unit(path="", precision=LOW, param_dtype_override=("0.weight",)),)
+    )
+    tied = make(plan, model=model, ties=(Tie(source="0.weight", target="1.weight"),))
+    check(tied)
+    assert overrides_fit(anatomy(tied)) is fit
 
 
 def test_the_case_without_it_is_simpler() -> None:
