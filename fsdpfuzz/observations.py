@@ -109,7 +109,8 @@ class Subject(Record, frozen=True, kw_only=True):
     """How often each unit (fsdp1) was resharded by its own hook, for each backward."""
     against_case: tuple[Comparison, ...] = ()
     """A variant's deviations from the case itself. ``error`` is what goes beyond the relative
-    tolerance of ``torch.testing.assert_close``, or beyond equality where it is ``exact``."""
+    tolerance of ``torch.testing.assert_close``, or beyond equality where it is ``exact``; the
+    ``baseline`` is worked out only where that is more than is allowed in any case."""
     frozen_with_grad: tuple[str, ...] = ()
     frozen_changed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from fsdpfuzz.expect.offloads import offload_entries
 from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting
 from fsdpfuzz.expect.reshards import backward_reshards, may_stay_whole, unreached_roots
 from fsdpfuzz.expect.rounding import (
+    ABSOLUTE,
     DIVERGED,
     FLOAT32_EPS,
     FLOOR_FACTOR,
@@ -31,6 +32,7 @@ from fsdpfuzz.expect.rounding import (
     adaptive_rounding,
     adaptive_wobble,
     alike,
+    between_variants,
     beyond_baseline,
     measured,
     rounding,
@@ -40,6 +42,7 @@ from fsdpfuzz.expect.traffic import ANY, KINDS, WHOLE, Bounds, Traffic, collecti
 from fsdpfuzz.expect.variants import same_arithmetic
 
 __all__ = [
+    "ABSOLUTE",
     "ANY",
     "DIVERGED",
     "FLOAT32_EPS",
@@ -56,6 +59,7 @@ __all__ = [
     "adaptive_wobble",
     "alike",
     "backward_reshards",
+    "between_variants",
     "beyond_baseline",
     "collective",
     "grad_bytes",

@@ -90,14 +90,27 @@ def beyond_baseline(baseline: float, eps: float) -> float:
     return bound
 
 
-def alike(scale: float, eps: float, adaptive: float, coarsest: float = FLOAT32_EPS) -> float:
+def between_variants(baseline: float) -> float:
+    """How far two trainings that sum in other orders may be apart, from their baseline.
+
+    As far as FSDP may be from float64, by what DDP lost in float32 on the same tensor: what
+    carries one's rounding that far carries the other's as far.
+    """
+    return BASELINE_FACTOR * baseline
+
+
+def alike(
+    scale: float, eps: float, adaptive: float, coarsest: float = FLOAT32_EPS, baseline: float = 0.0
+) -> float:
     """What may remain between a case and a variant that sums in another order.
 
+    ``baseline`` is how far DDP in float32 was off on the same tensor, where that was asked for.
     ``adaptive`` is what `adaptive_wobble` adds. What units compute in a lower dtype, of machine
     epsilon ``coarsest``, is rounded to that before it comes into a tensor of ``eps``; kernels of a
     GPU that add up atomically do so in another order each time.
     """
     bound = ABSOLUTE + WOBBLE * eps * max(0.0, scale - LARGE) + adaptive
+    bound += between_variants(baseline)
     return bound + (LOWER_SCALE * coarsest * scale if coarsest > FLOAT32_EPS else 0.0)
 
 

@@ -18,7 +18,7 @@ def allowed(comparison: Comparison, a: Anatomy) -> float:
     if comparison.exact:
         return 0.0
     wobble, coarse = adaptive_wobble(a.case, comparison.op), EPSILON[coarsest(a.plan)]
-    return alike(comparison.scale, comparison.eps, wobble, coarse)
+    return alike(comparison.scale, comparison.eps, wobble, coarse, comparison.baseline)
 
 
 class VariantsAgree(Invariant):

@@ -143,9 +143,6 @@ class Observer:
 
     def _after_forward(self, op: int, index: int, loss: Tensor, output: Tensor) -> None:
         self.losses.append(loss.detach())
-        if self._likeness is not None:
-            self._likeness.add_whole("loss", f"loss[{index}]", op, loss)
-            self._likeness.add_whole("output", f"output[{index}]", op, output)
         wide = self._reference.wide
         # Of the output for the loss as well: a sum that cancels keeps the rounding of its terms.
         floor = floor_of({"": wide.outputs[index]})
@@ -154,9 +151,10 @@ class Observer:
         for quantity, seen in kinds:
             name = f"{quantity}[{index}]"
             value = partial(Trace.of_forward, quantity=quantity, index=index)
-            batch = Batch(
-                quantity, op, self._eps, floor, baselines=self._reference.baseline(name, value)
-            )
+            baselines = self._reference.baseline(name, value)
+            if self._likeness is not None:
+                self._likeness.add_whole(quantity, name, op, seen, baselines)
+            batch = Batch(quantity, op, self._eps, floor, baselines=baselines)
             batch.add(name, seen, value(wide), reduced=output.numel())
             self.comparisons.extend(batch.finish())
 
@@ -179,18 +177,20 @@ class Observer:
     def _compare(self, op: int, quantity: Literal["grad", "param"]) -> None:
         grads = quantity == "grad"
         shards = self.sharded.shards
+        baselines = partial(self._reference.baselines, quantity, op)
         if self._likeness is not None:
             # A variant may freeze what the case keeps from the optimizer, or the reverse: other
             # gradients, but the same values.
             skipped = self._apart if grads else frozenset()
-            self._likeness.add_parts(quantity, op, shards, self._a.canonical, skipped)
+            named = self._a.canonical
+            self._likeness.add_parts(quantity, op, shards, named, skipped, baselines)
         trace = self._reference.wide
         batch = Batch(
             quantity,
             op,
             self._eps,
             self._reference.floor(quantity, op),
-            baselines=lambda: self._reference.baselines(quantity, op),
+            baselines=baselines,
         )
         if grads:
             for shard in shards:
@@ -219,7 +219,8 @@ class Observer:
             return
         seen = entries_of(result, value)
         if self._likeness is not None:
-            self._likeness.add_wholes("result", op, seen)
+            told = partial(self._reference.result_baselines, op, seen)
+            self._likeness.add_wholes("result", op, seen, told)
         wide = self._reference.wide.results[op]
         right = {n: t for n, t in wide.items() if parts_of(n)[0] == result}
         for kind in dict.fromkeys(parts_of(name)[2] for name in (*right, *seen)):

@@ -1,20 +1,24 @@
 """What the case itself gave, kept so that its variants can be compared with it directly.
 
 Against the reference a variant may be off by rounding; against the case it may not, where both
-compute the same. Tensors are compared where they lie: what the two hold of a parameter on
-this rank, as far as the parts overlap, which for equal plans is all of it.
+compute the same. Where they sum in other orders they are two draws of one rounding, of which the
+reference in float32 is a third: how far that one is off says how far rounding is carried. Tensors
+are compared where they lie: what the two hold of a parameter on this rank, as far as the parts
+overlap, which for equal plans is all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor
 
+from fsdpfuzz.expect import ABSOLUTE, between_variants
 from fsdpfuzz.observations import NOT_FINITE, Comparison, Quantity
+from fsdpfuzz.ranks._compare import Baseline
 from fsdpfuzz.ranks._sharded import Shard
 
 # Written out: torch keeps them in a private table
@@ -23,6 +27,8 @@ RELATIVE = {torch.float64: 1e-7, torch.float32: 1.3e-6, torch.float16: 1e-3, tor
 """Relative tolerances by which ``torch.testing.assert_close`` calls two tensors equal."""
 
 Key = tuple[Quantity, str, int]
+Baselines = Callable[[], Mapping[str, Baseline]]
+"""Those of the tensors of one operation, by name; asked for only when needed."""
 
 
 @dataclass(slots=True)
@@ -46,22 +52,30 @@ class Likeness:
     _wholes: dict[Key, Tensor] = field(default_factory=dict)
     _parts: dict[tuple[Quantity, int], dict[str, list[Part]]] = field(default_factory=dict)
 
-    def add_whole(self, quantity: Quantity, name: str, op: int, value: Tensor) -> None:
+    def add_whole(
+        self, quantity: Quantity, name: str, op: int, value: Tensor, baselines: Baselines = dict
+    ) -> None:
         """A tensor that every subject has whole."""
         value = value.detach()
         if self.pattern is None:
             # A copy: it is looked at again when the case has been trained on, or is gone.
             self._wholes[quantity, name, op] = value.clone()
             return
-        found = _Difference(quantity, name, op, self.exact)
+        found = _Difference(quantity, name, op, self.exact, baselines)
         found.add(name, value, self.pattern._wholes[quantity, name, op])
         self.comparisons.append(found.worst())
 
-    def add_wholes(self, quantity: Quantity, op: int, values: Mapping[str, Tensor]) -> None:
+    def add_wholes(
+        self,
+        quantity: Quantity,
+        op: int,
+        values: Mapping[str, Tensor],
+        baselines: Baselines = dict,
+    ) -> None:
         """Tensors that a subject has whole; those that the case lacks are none of its business."""
         for name, value in values.items():
             if self.pattern is None or (quantity, name, op) in self.pattern._wholes:
-                self.add_whole(quantity, name, op, value)
+                self.add_whole(quantity, name, op, value, baselines)
 
     def _where(self, fqn: str, shard: Shard) -> Tensor:
         """The elements of the flattened parameter that a shard holds, in order."""
@@ -77,6 +91,7 @@ class Likeness:
         shards: Iterable[Shard],
         canonical: Callable[[str], str],
         skipped: frozenset[str],
+        baselines: Baselines = dict,
     ) -> None:
         """This rank's parts of all parameters, or of their gradients, by FQN."""
         held: dict[str, list[Part]] = {}
@@ -90,7 +105,7 @@ class Likeness:
         if self.pattern is None:
             self._parts[quantity, op] = held
             return
-        found = _Difference(quantity, "*", op, self.exact)
+        found = _Difference(quantity, "*", op, self.exact, baselines)
         # Without gradients where a backward of the case had nothing to go back through.
         usual = self.pattern._parts.get((quantity, op), {})
         for fqn, parts in held.items():
@@ -126,16 +141,19 @@ def _compare(found: _Difference, fqn: str, mine: Part, other: Part) -> None:
 
 @dataclass(slots=True)
 class _Difference:
-    """The deviation that goes furthest beyond the relative tolerance."""
+    """The deviation that goes furthest beyond the relative tolerance and the baseline."""
 
     quantity: Quantity
     name: str
     op: int
     exact: bool
+    baselines: Baselines
     numel: int = 0
     scale: float = 0.0
     eps: float = 0.0
+    _beyond: float = -inf
     _worst: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    _baseline: float = 0.0
 
     def add(self, name: str, seen: Tensor, usual: Tensor) -> None:
         self.numel += seen.numel()
@@ -158,9 +176,15 @@ class _Difference:
         self._note(name, float(beyond[where]), float(wide[where]), float(right[where]))
 
     def _note(self, name: str, excess: float, seen: float, usual: float) -> None:
-        if excess > self._worst[0]:
-            self.name = name
-            self._worst = (excess, seen, usual)
+        baseline = 0.0
+        # Less is allowed in any case, and baselines take as many kernels as the comparison.
+        if ABSOLUTE < excess < NOT_FINITE and not self.exact:
+            baseline = self.baselines().get(name, Baseline()).distance
+        # Each tensor has its own: what much is allowed of must not hide another one.
+        beyond = excess - between_variants(baseline)
+        if excess > 0.0 and beyond > self._beyond:
+            self.name, self._beyond = name, beyond
+            self._worst, self._baseline = (excess, seen, usual), baseline
 
     def worst(self) -> Comparison:
         excess, seen, usual = self._worst
@@ -169,7 +193,7 @@ class _Difference:
             name=self.name,
             op=self.op,
             error=excess,
-            baseline=0.0,
+            baseline=self._baseline,
             scale=self.scale,
             floor=self.scale,
             observed=_finite(seen),

@@ -94,9 +94,7 @@ def test_it_has_to_take_inputs_of_another_dtype(kept: str, fit: bool) -> None:
     ],
 )
 def test_every_module_of_a_tied_one_has_to(model: Sequential, fit: bool) -> None:
-    plan = Fsdp2Plan(
-        units=(Fsdp2Unit(path="", precision=LOW, param_dtype_override=("0.weight",)),)
-    )
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path="", precision=LOW, param_dtype_override=("0.weight",)),))
     tied = make(plan, model=model, ties=(Tie(source="0.weight", target="1.weight"),))
     check(tied)
     assert overrides_fit(anatomy(tied)) is fit

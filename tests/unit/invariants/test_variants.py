@@ -20,7 +20,7 @@ from fsdpfuzz.case import (
     check,
 )
 from fsdpfuzz.case.base import Dtype
-from fsdpfuzz.expect import adaptive_wobble
+from fsdpfuzz.expect import adaptive_wobble, between_variants
 from fsdpfuzz.expect.rounding import ABSOLUTE
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.observations import Observation
@@ -65,6 +65,15 @@ def test_the_bound_is_that_of_the_operation() -> None:
     assert (finding.quantity, finding.op, finding.operation) == ("param", 2, "step")
     assert judged(case, 1.1 * slack, 5).status == "passed"
     assert judged(case_with(Optimizer()), 1.1 * ABSOLUTE, 2).status == "finding"
+
+
+def test_what_float32_is_off_by_a_variant_may_be_off_by() -> None:
+    case, lost = case_with(Optimizer()), 0.01
+    most = ABSOLUTE + between_variants(lost)
+    for share, status in ((0.9, "passed"), (1.1, "finding")):
+        off = comparison(quantity="param", error=share * most, baseline=lost, op=2)
+        seen = observed(subject(), subject(name="plain", against_case=(off,)))
+        assert judge(case, seen).status == status
 
 
 def test_what_computes_the_same_must_be_the_same() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fsdpfuzz.expect import between_variants
 from fsdpfuzz.observations import Comparison, Quantity
+from fsdpfuzz.ranks._compare import Baseline
 from fsdpfuzz.ranks._sharded import Shard
 from fsdpfuzz.ranks._variants import RELATIVE, Likeness
 
-SHAPES = {"w": (2, 3), "b": (3,)}
+SHAPES = {"w": (2, 3), "b": (3,), "c": (3,)}
 NOBODY = frozenset[str]()
 
 
@@ -140,3 +142,37 @@ def test_whole_tensors_are_compared_by_name_and_operation() -> None:
     likeness.add_whole("output", "output[0]", 0, torch.tensor([1.0, 2.0, 3.0]))
     alike, other, misshapen = likeness.comparisons
     assert (alike.error, other.observed, misshapen.finite) == (0.0, 2.5, False)
+
+
+def told(off: Mapping[str, float], distances: Mapping[str, float]) -> tuple[Comparison, int]:
+    """The worst of several whole gradients of ones, and how often baselines were asked for."""
+    asked = 0
+
+    def baselines() -> Mapping[str, Baseline]:
+        nonlocal asked
+        asked += 1
+        return {name: Baseline(distance) for name, distance in distances.items()}
+
+    likeness = Likeness(SHAPES)
+    for own in (dict.fromkeys(off, 0.0), off):
+        made = [all_of(n, [1.0] * 3, [1.0 + by, 1.0, 1.0]) for n, by in own.items()]
+        likeness.add_parts("grad", 2, made, lambda fqn: fqn, NOBODY, baselines)
+        likeness = Likeness(SHAPES, likeness) if likeness.pattern is None else likeness
+    (found,) = likeness.comparisons
+    return found, asked
+
+
+def test_what_rounding_carries_far_hides_no_other_tensor() -> None:
+    far = {"b": 1e-2, "c": 1e-4}
+    assert told(far, {})[0].name == "b"
+    found, asked = told(far, {"b": 1e-3, "c": 1e-8})
+    assert (found.name, found.baseline, asked) == ("c", 1e-8, 2)
+    found, _ = told(far, {"b": 1e-4, "c": 1e-4})
+    assert found.name == "b"
+    assert found.error > between_variants(found.baseline) > 0.0
+    found, _ = told(far, {"b": 1e-3, "c": 1e-3})
+    assert found.error < between_variants(found.baseline)
+
+
+def test_baselines_are_asked_for_only_beyond_what_is_always_allowed() -> None:
+    assert told({"b": 5e-6}, {"b": 1.0}) == (told({"b": 5e-6}, {})[0], 0)
