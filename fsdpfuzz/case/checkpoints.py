@@ -25,6 +25,8 @@ CheckpointKind = Literal["wrapper", "function", "composable", "offload", "functi
 
 _WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
 _COMPOSABLE = "torch.distributed._composable.checkpoint_activation.checkpoint"
+OFFLOADS: tuple[CheckpointKind, ...] = ("offload", "function_offload")
+"""What keeps activations on the CPU."""
 WORDS: dict[CheckpointKind, str] = {
     "wrapper": "checkpoint_wrapper",
     "function": "torch.utils.checkpoint",
@@ -155,6 +157,19 @@ def reference_recomputes(a: Anatomy) -> bool:
     )
 
 
+def _offloaded(a: Anatomy, unit: str) -> str:
+    """Where the activations of any of a unit's modules are offloaded."""
+    offloads = [
+        c.path
+        for c in a.case.checkpoints
+        if c.kind in OFFLOADS and any(within(module, c.path) for module in a.modules_of(unit))
+    ]
+    around = [c.path for c in a.case.checkpoints if c.recomputes and not c.reentrant]
+    if any(path != other and within(path, other) for path in offloads for other in around):
+        return "recomputed"
+    return "alone" if offloads else "no"
+
+
 def _is_cut(a: Anatomy, path: str, owner: str) -> bool:
     """Whether ``owner`` manages parameters inside ``path`` and others outside of it."""
     inside = {within(fqn, path) for fqn, unit in a.owners.items() if unit == owner}
@@ -206,6 +221,12 @@ class CheckpointsDimension(Dimension):
             group="Training",
             values=("no", "inside", "around", "part"),
         ),
+        "offloaded": Feature(
+            about="no, alone, recomputed (in a region that another checkpoint recomputes, not "
+            "reentrant): where the activations that the unit saves are offloaded",
+            group="Training",
+            values=("no", "alone", "recomputed"),
+        ),
         "reentrant": Feature(
             about="the reentrant checkpoint that recomputes some of what the unit manages, or "
             "the unit: no, whole, part, nested, repeated",
@@ -243,6 +264,7 @@ class CheckpointsDimension(Dimension):
         # Around comes first: the recomputation then runs the unit's hooks once more, in its
         # backward.
         yield "recomputed", next((s for s in ("around", "inside", "part") if s in sides), "no")
+        yield "offloaded", _offloaded(a, path)
         scopes = reentrant_scopes(a)
         touched = [
             scope

@@ -14,8 +14,8 @@ from fsdpfuzz.case import (
     Variant,
     most_pending,
 )
+from fsdpfuzz.case.checkpoints import OFFLOADS
 
-_OFFLOADS = ("offload", "function_offload")
 _ATTENTION = (EncoderLayer, Transformer)
 _FAN_OUT = (Branches, EncoderLayer, Lora, Residual, Transformer)
 
@@ -42,7 +42,7 @@ def same_arithmetic(a: Anatomy, variant: Variant) -> bool:
         return True
     if a.imported is not None:
         return False  # nobody knows of which tensors gradients have several terms
-    if any(c.kind in _OFFLOADS for c in (*case.checkpoints, *variant.checkpoints)):
+    if any(c.kind in OFFLOADS for c in (*case.checkpoints, *variant.checkpoints)):
         return False
     if _accumulates(case) and any(c.reentrant for c in (*case.checkpoints, *variant.checkpoints)):
         return False

@@ -167,6 +167,24 @@ def test_features_of_a_unit() -> None:
     assert found["reshard_after_forward"] != other["reshard_after_forward"]
 
 
+@pytest.mark.parametrize(
+    ("placed", "where"),
+    [
+        ((), "no"),
+        ((Checkpoint(path=""), Checkpoint(path="1")), "no"),
+        ((Checkpoint(path="1", kind="function_offload"),), "alone"),
+        ((Checkpoint(path="", kind="offload"), Checkpoint(path="1")), "alone"),
+        ((Checkpoint(path=""), Checkpoint(path="1", kind="function_offload")), "recomputed"),
+        ((Checkpoint(path=""), Checkpoint(path="1", kind="offload")), "recomputed"),
+        ((Checkpoint(path="", reentrant=True), Checkpoint(path="1", kind="offload")), "alone"),
+        ((Checkpoint(path=""), Checkpoint(path="1.0", kind="offload")), "no"),
+    ],
+)
+def test_what_a_unit_saves_may_be_offloaded(placed: tuple[Checkpoint, ...], where: str) -> None:
+    case = make(fsdp2("", "1"), checkpoints=placed, program=(Forward(),))
+    assert unit_features(anatomy(case), "1")["offloaded"] == where
+
+
 def test_a_tied_parameter_is_recomputed_under_either_name() -> None:
     """The unit manages it once, by the other name."""
     model = Sequential(children=(Linear(out=4), Linear(out=4, bias=False)))
