@@ -14,8 +14,10 @@ from fsdpfuzz.case import (
     Idle,
     Linear,
     Norm,
+    Op,
     Optimizer,
     Precision,
+    Rebuild,
     Sequential,
     Step,
     chain,
@@ -69,6 +71,43 @@ FAULTS: dict[str, tuple[CaseSpec, CaseSpec, str]] = {
 
 def found_in(case: CaseSpec, injection: str | None) -> list[str]:
     return [finding.key for finding in judged(case, injection).findings]
+
+
+UNREDUCED: tuple[Op, ...] = (Forward(sync=False), Backward())
+SOUND: dict[str, CaseSpec] = {
+    "gathered_for_nothing_before_finalization": replace(
+        CHAIN,
+        frozen=("0.weight", "0.bias"),
+        program=(*UNREDUCED, *UNREDUCED, Forward(), Backward(), Step()),
+        finalization="manual",
+    ),
+    "in_the_order_of_several_forwards": replace(
+        CHAIN,
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path="1"))),
+        program=(*UNREDUCED, *UNREDUCED, Forward(), Backward(), Step()),
+        finalization="async",
+    ),
+    "kept_by_units_of_another_plan": replace(
+        CHAIN,
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        program=(
+            Rebuild(plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path="1")))),
+            *(Forward(), Backward(), Step()),
+        ),
+        keep_unsharded_storage=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_an_option_is_right_to_do_is_no_finding(name: str) -> None:
+    """Found by drawing: what was promised was wrong."""
+    case = SOUND[name]
+    check(case)
+    if lacks := [needed for needed in needs_of_torch(anatomy(case)) if not public(needed)]:
+        pytest.skip(f"this torch has no {', '.join(lacks)}")
+    verdict = judged(case)
+    assert (verdict.status, verdict.findings) == ("passed", ())
 
 
 @pytest.mark.parametrize("name", FAULTS)

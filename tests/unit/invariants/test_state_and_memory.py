@@ -16,13 +16,14 @@ from fsdpfuzz.case import (
     Fsdp2Unit,
     Linear,
     Optimizer,
+    Rebuild,
     Sequential,
     StateDict,
     Step,
     anatomy,
     digest,
 )
-from fsdpfuzz.expect import grad_bytes, managed_bytes, shard_bytes
+from fsdpfuzz.expect import grad_bytes, managed_bytes, shard_bytes, whole_bytes
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.observations import (
     Comparison,
@@ -47,6 +48,7 @@ TRACKED = msgspec.structs.replace(
 )
 ANATOMY = anatomy(CASE)
 SHARDS = shard_bytes(ANATOMY)
+MORE = "shard_bytes/leak/fsdp2:more"
 
 
 def observed(case: CaseSpec, *subjects: Subject) -> Observation:
@@ -149,8 +151,30 @@ def test_each_kind_of_odd_key_is_told_once_over_all_ranks() -> None:
 
 
 def test_more_and_fewer_bytes_of_parameters() -> None:
-    assert keys(CASE, subject(shard_bytes=2 * SHARDS)) == ["shard_bytes/leak/fsdp2:more"]
+    assert keys(CASE, subject(shard_bytes=2 * SHARDS)) == [MORE]
     assert keys(CASE, subject(shard_bytes=SHARDS - 4)) == ["shard_bytes/mismatch/fsdp2:less"]
+
+
+def test_memory_is_kept_by_the_units_of_the_last_plan() -> None:
+    """Found by drawing: the first plan's units were asked for."""
+    inner = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0")))
+    case = msgspec.structs.replace(
+        CASE,
+        model=Sequential(children=(Linear(out=2),)),
+        program=(Rebuild(plan=inner), Forward(), Backward()),
+        keep_unsharded_storage=True,
+    )
+    a = anatomy(case).last
+    shards, whole = shard_bytes(a), whole_bytes(a, a.units)
+    for held, found in ((shards + whole, []), (shards + whole + 4, [MORE])):
+        seen = subject(
+            units=("", "0"),
+            unit_states=(UnitState(op=2, unsharded=()),),
+            states_taken=0,
+            shard_bytes=held,
+            grad_bytes=grad_bytes(a, 0),
+        )
+        assert keys(case, seen, seen) == found
 
 
 def test_units_that_no_backward_reached_may_stay_whole() -> None:
