@@ -83,7 +83,7 @@ SOUND: dict[str, CaseSpec] = {
     ),
     "in_the_order_of_several_forwards": replace(
         CHAIN,
-        plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path="1"))),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0"), Fsdp2Unit(path="1"))),
         program=(*UNREDUCED, *UNREDUCED, Forward(), Backward(), Step()),
         finalization="async",
     ),
