@@ -46,7 +46,10 @@ def simpler(case: CaseSpec) -> Iterator[Simpler]:
 
 def _all(case: CaseSpec) -> Iterator[Simpler]:
     for dimension in DIMENSIONS:
-        yield from dimension.simpler(case)
+        for step in dimension.simpler(case):
+            yield step
+            # Averaging what is ignored goes with what was; no option by itself, so without words.
+            yield Simpler(_without_lost_operations(step.case))
     for smaller in smaller_models(case):
         yield Simpler(_without_lost_operations(smaller))
     for program in _about_first_parameters(case):

@@ -38,7 +38,7 @@ from fsdpfuzz.case import (
     foreseen_rejections,
     within,
 )
-from fsdpfuzz.case.operations import FullParams
+from fsdpfuzz.case.operations import AverageUnmanaged, Clip, FullParams
 from fsdpfuzz.case.wrap import Unit
 from fsdpfuzz.reduce import neighbours, simpler
 from fsdpfuzz.seeds import SEEDS
@@ -322,3 +322,16 @@ def test_an_operation_is_tried_on_the_first_parameter_of_a_module() -> None:
     first = msgspec.structs.replace(case, program=(*program[:3], FullParams(written=("1.weight",))))
     assert first in [neighbour.case for neighbour in simpler(case)]
     assert case not in [neighbour.case for neighbour in simpler(first)]
+
+
+def test_what_is_averaged_goes_with_what_was_ignored() -> None:
+    """Neither can go alone: each is unsound, or trains apart, without the other."""
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored_parameters=("0.weight",)),))
+    model = Sequential(children=(Linear(out=2), Linear(out=3)))
+    program = (Forward(), Backward(), AverageUnmanaged(), Clip(max_norm=0.1))
+    case = CaseSpec(world_size=2, model=model, inputs=Dense(width=2), plan=plan, program=program)
+    alone = msgspec.structs.replace(case, plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)))
+    without = msgspec.structs.replace(alone, program=(Forward(), Backward(), program[-1]))
+    found = {digest(neighbour.case): neighbour.words for neighbour in simpler(case)}
+    assert digest(alone) not in found
+    assert found[digest(without)] == ""
