@@ -183,7 +183,10 @@ class InputsDimension(Dimension):
         yield "inputs", case.inputs.words()
 
     def check(self, a: Anatomy) -> None:
-        """Whether the model takes them shows in its places; an imported one has its own."""
+        """That the model takes them: `Anatomy.places` raises where a width does not fit.
+
+        An imported model brings its own.
+        """
         if isinstance(a.case.inputs, Given) != (a.imported is not None):
             raise CaseError("an imported model goes with inputs 'given'", path="$.inputs.kind")
         _ = a.places

@@ -120,7 +120,10 @@ class OptimizerDimension(Dimension):
         yield "optimizer", "none" if case.optimizer is None else case.optimizer.words()
 
     def check(self, a: Anatomy) -> None:
-        """Whether there is one for each step, the steps say; one of its own the target has."""
+        """That torch takes its parameters together, and that a target has the one it is to bring.
+
+        A program that steps without an optimizer is refused by `Step.check`.
+        """
         optimizer, own = a.case.optimizer, a.imported
         lists = optimizer is not None and optimizer.may_take_lists
         # ``_foreach_*`` of both raises "got mixed torch.Tensor and DTensor" (tensor/_dispatch.py).

@@ -42,7 +42,7 @@ class WorldSizeDimension(Dimension):
         yield "ranks", str(case.world_size)
 
     def check(self, a: Anatomy) -> None:
-        """Operations that name ranks say whether they are there."""
+        """Nothing by itself: what names ranks, as a masked loss, checks that they exist."""
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Fewer ranks, but more than one."""
