@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 
+from fsdpfuzz.loop._hypothesis import BACKEND
+
 T = TypeVar("T")
 
 FAST = settings(
@@ -17,6 +19,8 @@ FAST = settings(
     deadline=None,
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
+    # Hypothesis's own draws hang on the integers in the source of whatever is imported.
+    backend=BACKEND,
 )
 
 
