@@ -6,7 +6,7 @@ from math import gcd
 
 import msgspec
 
-from fsdpfuzz.case import Plan, is_sound
+from fsdpfuzz.case import Fsdp1Plan, Plan, is_sound
 from fsdpfuzz.case.mesh import Mesh, over_mesh, with_plans
 from fsdpfuzz.strategies.drawing import Drawing
 from fsdpfuzz.strategies.micro_batches import leaves_for_later
@@ -46,10 +46,12 @@ def draw(d: Drawing) -> None:
 
 
 def _dividing(plan: Plan, shards: int) -> Plan:
-    """The plan (fsdp2) with numbers of ranks that divide the shards."""
+    """The plan with numbers of ranks (fsdp2) that divide the shards."""
+    if isinstance(plan, Fsdp1Plan):
+        return plan
     units = []
     for unit in plan.units:
-        number = getattr(unit, "reshard_after_forward", None)
+        number = unit.reshard_after_forward
         if number is not None and not isinstance(number, bool):
             unit = msgspec.structs.replace(unit, reshard_after_forward=gcd(number, shards))
         units.append(unit)

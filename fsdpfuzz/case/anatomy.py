@@ -14,7 +14,7 @@ from fsdpfuzz.case.paths import innermost, join, outermost, within
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.tree import places_of
 from fsdpfuzz.case.units.sharding import shards
-from fsdpfuzz.case.wrap import Fsdp1Plan, Plan, Unit, unit_of, unit_paths
+from fsdpfuzz.case.wrap import Fsdp1Plan, Fsdp1Unit, Fsdp2Unit, Plan, Unit, unit_of, unit_paths
 
 
 class Anatomy:
@@ -110,10 +110,20 @@ class Anatomy:
         return {path: unit_of(self.plan, path) for path in self.units}
 
     @cached_property
+    def fsdp1_options(self) -> Mapping[str, Fsdp1Unit]:
+        """The options of each unit of fsdp1, none under the other API."""
+        return {path: unit for path, unit in self.options.items() if isinstance(unit, Fsdp1Unit)}
+
+    @cached_property
+    def fsdp2_options(self) -> Mapping[str, Fsdp2Unit]:
+        """The options of each unit of fsdp2, none under the other API."""
+        return {path: unit for path, unit in self.options.items() if isinstance(unit, Fsdp2Unit)}
+
+    @cached_property
     def unit_at(self) -> Mapping[str, str]:
         """For each module that FSDP is handed the unit that it belongs to, which is named after
         the first of its modules."""
-        modules = {path: (path, *getattr(u, "grouped", ())) for path, u in self.options.items()}
+        modules = {path: (path, *unit.grouped) for path, unit in self.options.items()}
         return {module: path for path, own in modules.items() for module in own}
 
     def modules_of(self, unit: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from fsdpfuzz.case.base import Batch, Part, Width, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
-from fsdpfuzz.case.modules import TOKENS
+from fsdpfuzz.case.modules import TOKENS, Embedding, Transformer
 from fsdpfuzz.case.recipe import Call, Global, Index, Items, Variable, call
 from fsdpfuzz.errors import CaseError, ContractError
 
@@ -140,9 +140,8 @@ Inputs = Dense | Tokens | Given
 def rows_of(a: Anatomy) -> int:
     """Number of distinct tokens: the rows of the first embedding in the data flow."""
     for place in a.places:
-        rows = getattr(place.node, "rows", None)
-        if place.kind in ("embedding", "transformer") and isinstance(rows, int):
-            return rows
+        if isinstance(place.node, Embedding | Transformer):
+            return place.node.rows
     raise ContractError("tokens go into a model without an embedding")
 
 

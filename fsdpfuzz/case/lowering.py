@@ -241,7 +241,7 @@ class Lowering:
         for owner, parameters in a.managed.items():
             held = [p.fqn for p in parameters if p.fqn in wanted]
             unit = None if owner is None else a.options[owner]
-            if owner is None or getattr(unit, "use_orig_params", True):
+            if owner is None or unit is None or not unit.flat:
                 found += held
             elif held and (not whole or len(held) == len(parameters)):
                 found.append(join(owner, FLAT))

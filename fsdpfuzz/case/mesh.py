@@ -50,7 +50,7 @@ def own_mesh(own: Imported) -> Mesh | None:
 
 def mesh_configured(plan: Plan, config: Configuration, world_size: int) -> Mesh | None:
     """The mesh of a configuration's hybrid strategy: replicas over machines, shards in each."""
-    if not any(getattr(unit, "sharding", None) in HYBRID for unit in plan.units):
+    if not any(isinstance(unit, Fsdp1Unit) and unit.takes_mesh for unit in plan.units):
         return None
     name = "num_machines"
     text = config.top.get(name) or "1"
@@ -62,16 +62,14 @@ def mesh_configured(plan: Plan, config: Configuration, world_size: int) -> Mesh 
 def with_plans(case: CaseSpec, change: Callable[[Plan], Plan]) -> CaseSpec:
     """The case with all of its plans changed: its own, its variants', those it goes on under."""
     replace = msgspec.structs.replace
-
-    def changed(part: Any) -> Any:
-        plan = getattr(part, "plan", None)
-        return part if plan is None else replace(part, plan=change(plan))
-
     return replace(
         case,
         plan=change(case.plan),
-        program=tuple(changed(op) for op in case.program),
-        twins=tuple(changed(variant) for variant in case.twins),
+        program=tuple(op.with_plan(change) for op in case.program),
+        twins=tuple(
+            variant if variant.plan is None else replace(variant, plan=change(variant.plan))
+            for variant in case.twins
+        ),
     )
 
 
@@ -145,11 +143,11 @@ class MeshDimension(Dimension):
             raise CaseError(f"{mesh.words()} is not world_size={case.world_size}", path="$.mesh")
         if not a.fsdp1:
             return
-        if not any(getattr(unit, "sharding", None) in HYBRID for unit in case.plan.units):
+        if not any(unit.takes_mesh for unit in case.plan.units):
             raise CaseError("fsdp1 has no unit with a hybrid strategy", path="$.mesh")
         for i, op in enumerate(case.program):
             # ``_set_use_dtensor`` in fsdp/_state_dict_utils.py raises for it.
-            if getattr(op, "form", "") == "local":
+            if op.saves_local:
                 raise CaseError("form='local' goes with no mesh", path=f"$.program[{i}].form")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:

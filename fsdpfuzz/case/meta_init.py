@@ -170,7 +170,7 @@ def _refused_at_once(a: Anatomy, part: str) -> bool:
     """Whether the first that happens is a forward of the root, whose units are on meta."""
     first = next(iter(a.case.program), None)
     managed = [owner is not None for fqn, owner in a.owners.items() if within(fqn, part)]
-    forward = first is not None and first.runs_model and not getattr(first, "target", "")
+    forward = first is not None and first.runs_model and not first.called
     return forward and "" in a.options and bool(managed) and all(managed)
 
 
@@ -228,7 +228,5 @@ def filled(a: Anatomy) -> Iterator[Do]:
 # What loads a state dict cannot bring them: without a step of their own they stay uninitialised.
 def _has_unsaved(a: Anatomy, part: str) -> bool:
     """Whether a buffer on the meta device is in no state dict."""
-    return any(
-        place.buffers and within(place.path, part) and not getattr(place.node, "persistent", True)
-        for place in a.places
-    )
+    nodes = (place.node for place in a.places if within(place.path, part))
+    return any(node is not None and node.unsaved_buffers() for node in nodes)

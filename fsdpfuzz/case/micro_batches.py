@@ -101,7 +101,7 @@ class MicroBatchesDimension(Dimension):
             raise CaseError("an option of fsdp2 alone", path=at)
         if told == MicroBatches():
             raise CaseError("leave it out where nothing is left for later", path=at)
-        if not any(getattr(op, "sync", True) is False for op in case.program):
+        if all(op.reduces for op in case.program):
             raise CaseError("no forward has sync=False", path=at)
         if told.all_reduce_only and case.mesh is None:
             raise CaseError("without a mesh there is no all-reduce", path=f"{at}.all_reduce_only")

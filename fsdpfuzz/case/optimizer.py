@@ -217,7 +217,7 @@ def unstepped(a: Anatomy) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def stateless(a: Anatomy) -> frozenset[str]:
     """Parameters that may have no state though they require grad, while it is taken flattened."""
-    taken = [after for op, _, after in _without_state(a) if getattr(op, "flatten", False)]
+    taken = [after for op, _, after in _without_state(a) if op.flattens_state]
     return frozenset[str]().union(*taken)
 
 
@@ -231,7 +231,7 @@ def made_states(a: Anatomy) -> frozenset[str]:
     found: set[str] = set()
     for op, before, after in _without_state(a):
         found |= before - after
-        if not a.fsdp1 and getattr(op, "fresh", False) and getattr(op, "form", "") == "full":
+        if not a.fsdp1 and op.fills_new:
             found |= after
     return frozenset(found)
 
@@ -247,7 +247,7 @@ def _without_state(a: Anatomy) -> Iterator[tuple[OperationBase, frozenset[str], 
     targets: list[str] = []
     for i, op, now in a.situations(0):
         if op.waits:
-            targets.append(getattr(op, "target", ""))
+            targets.append(op.called)
         elif op.gives_gradients:
             graded |= _given(a.at(i), now, targets)
             targets.clear()

@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Meta
 
 from fsdpfuzz.case.base import ModulePath, Name, ParameterName, Part, Ranks, on
-from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
+from fsdpfuzz.case.dimension import ON, Api, Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.modules import CLASSES, Place, Repeat
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.tree import places_of
-from fsdpfuzz.case.units import OPTIONS, Placement, Precision, Sharding
+from fsdpfuzz.case.units import HYBRID, OPTIONS, Placement, Precision, Sharding
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class Fsdp1Unit(Part, frozen=True, kw_only=True):
     """Arguments of one ``FullyShardedDataParallel`` call; the defaults are PyTorch's own."""
 
+    api: ClassVar[Api] = "fsdp1"
     path: ModulePath
     """FQN of the module that becomes a unit; empty for the root."""
     sharding: Sharding = "FULL_SHARD"
@@ -39,10 +40,36 @@ class Fsdp1Unit(Part, frozen=True, kw_only=True):
     ignored_parameters: tuple[ParameterName, ...] = ()
     """FQNs of the parameters passed as ``ignored_states``."""
 
+    @property
+    def flat(self) -> bool:
+        """Whether its parameters are shown as one flat parameter."""
+        return not self.use_orig_params
+
+    @property
+    def takes_mesh(self) -> bool:
+        """Whether it is sharded over one axis of a mesh, if there is one, not over all ranks."""
+        return self.sharding in HYBRID
+
+    @property
+    def grouped(self) -> tuple[str, ...]:
+        """None: a unit is one module."""
+        return ()
+
+    @property
+    def reshard_after_forward(self) -> None:
+        """None: the strategy says it."""
+        return
+
+    @property
+    def param_dtype_override(self) -> tuple[str, ...]:
+        """None: all parameters of a unit have one dtype."""
+        return ()
+
 
 class Fsdp2Unit(Part, frozen=True, kw_only=True):
     """Arguments of one ``fully_shard`` call; the defaults are PyTorch's own."""
 
+    api: ClassVar[Api] = "fsdp2"
     path: ModulePath
     grouped: tuple[ModulePath, ...] = ()
     """FQNs of further modules of the unit: ``fully_shard([path, *grouped])``."""
@@ -61,6 +88,16 @@ class Fsdp2Unit(Part, frozen=True, kw_only=True):
     """FQNs of the units named by ``set_modules_to_backward_prefetch``."""
     param_dtype_override: tuple[ParameterName, ...] = ()
     """FQNs of the parameters for which ``param_dtype_override_fn`` gives their own dtype."""
+
+    @property
+    def flat(self) -> bool:
+        """False: each parameter is a DTensor of its own."""
+        return False
+
+    @property
+    def takes_mesh(self) -> bool:
+        """True: whatever mesh there is."""
+        return True
 
 
 class Fsdp1Plan(Part, tag="fsdp1", tag_field="api", frozen=True, kw_only=True):

@@ -149,10 +149,7 @@ class _Follower:
             or not (self._settled or self._told_ranks().isdisjoint(a.roots))
             or any(scope != "whole" for scope in scopes.values())
             or (scopes and not a.case.inputs.needs_grad())
-            or (
-                a.switches
-                and any(getattr(u, "forward_prefetch", False) for u in a.options.values())
-            )
+            or (a.switches and any(u.forward_prefetch for u in a.fsdp1_options.values()))
         )
 
     def _changes_dtype(self, now: Situation) -> bool:
@@ -389,4 +386,4 @@ class _Follower:
     def _told_ranks(self) -> set[str]:
         """Units (fsdp2) told a number of ranks to be sharded over after forward."""
         options = self._now.options.items()
-        return {p for p, u in options if type(getattr(u, "reshard_after_forward", None)) is int}
+        return {p for p, u in options if type(u.reshard_after_forward) is int}

@@ -67,7 +67,9 @@ def trained_units(a: Anatomy, now: Situation) -> dict[str, bool]:
     """For each unit with parameters, whether its flat parameter requires grad."""
     trained = dict(now.flat)
     for fqn, owner in now.owners.items():
-        if owner is not None and getattr(a.options[owner], "use_orig_params", False):
+        if owner is None:
+            continue
+        if owner in a.fsdp1_options and not a.fsdp1_options[owner].flat:
             trained[owner] = trained.get(owner, False) or now.trained[fqn]
     return trained
 

@@ -145,7 +145,7 @@ def shard_evidence(
         return ShardEvidence((kept,), (HELD,), (), seen, right, ("part_off", offsets))
     info, flat = Variable("info"), Inside(model, f"{owner}._handle.flat_param".strip("."))
     local = fqn.removeprefix(f"{owner}.") if owner else fqn
-    orig = bool(getattr(a.options[owner], "use_orig_params", False))
+    orig = not a.options[owner].flat
     if grads:
         # An original parameter of which a rank has no element has no gradient there.
         lacking = (orig or may_lack_grads(a),)

@@ -239,7 +239,7 @@ def grads_known_every_step(a: Anatomy) -> bool:
 
 def all_called(a: Anatomy) -> bool:
     """Whether every forward calls the root."""
-    return not any(getattr(op, "target", "") for op in a.case.program)
+    return not any(op.called for op in a.case.program)
 
 
 def _item(a: Anatomy) -> int:

@@ -18,7 +18,8 @@ def after_reductions(ops: list[Op]) -> list[int]:
     """
     found, synchronised = [], True
     for i, op in enumerate(ops):
-        synchronised = getattr(op, "sync", synchronised)
+        if op.runs_model:
+            synchronised = op.reduces
         if op.gives_gradients and synchronised:
             averaged = any(isinstance(then, AverageUnmanaged) for then in ops[i + 1 : i + 2])
             found.append(i + 1 + averaged)

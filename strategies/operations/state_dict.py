@@ -22,7 +22,7 @@ def draw(program: Program) -> None:
     if d.parting != "never" or (d.trains and not d.chance(10, state_dict=95, exec_order=15)):
         return
     forms: tuple[Form, ...] = ("full", "sharded", "local") if d.a.fsdp1 else ("full", "sharded")
-    if any(getattr(unit, "use_orig_params", False) for unit in d.a.options.values()):
+    if any(not unit.flat for unit in d.a.fsdp1_options.values()):
         # A local one then adds the flat parameter beside the originals, and does not load.
         forms = forms if d.chance(3) else ("full", "sharded")
     own = d.a.imported

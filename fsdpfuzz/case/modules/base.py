@@ -213,6 +213,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Names of its buffers that lie in no place inside it."""
         return ()
 
+    def unsaved_buffers(self) -> tuple[str, ...]:
+        """Of its own buffers those that no state dict holds."""
+        return ()
+
     # Recomputation calls the module once more: then the reference has to recompute, too.
     def changed_buffers(self) -> tuple[str, ...]:
         """Of its own buffers those that a forward changes, so that each call counts."""

@@ -31,6 +31,10 @@ class Buffered(Leaf, tag="buffered", frozen=True, kw_only=True):
         """``scale``, and ``calls`` if it counts."""
         return ("scale", "calls") if self.updates else ("scale",)
 
+    def unsaved_buffers(self) -> tuple[str, ...]:
+        """All, if they are not persistent."""
+        return () if self.persistent else self.own_buffers()
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         options = without_defaults(self, persistent="persistent", updates="updates")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from fsdpfuzz.case.base import Part
 from fsdpfuzz.case.dimension import Feature, Rejection, Simpler
@@ -114,6 +114,26 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return True
 
     @property
+    def called(self) -> str:
+        """FQN of the module of which it calls ``forward``; empty for the root, or for none."""
+        return ""
+
+    @property
+    def saves_local(self) -> bool:
+        """Whether it saves what each rank holds, as it lies there."""
+        return False
+
+    @property
+    def flattens_state(self) -> bool:
+        """Whether it takes the optimizer's state flattened, by the name of each entry."""
+        return False
+
+    @property
+    def fills_new(self) -> bool:
+        """Whether it puts a full state into a new optimizer."""
+        return False
+
+    @property
     def frees_gradients(self) -> bool:
         """Whether no parameter of FSDP's model has a gradient after it."""
         return self.renews
@@ -125,6 +145,10 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         if not isinstance(tag, str):
             raise ContractError(f"{cls.__name__} has no kind")
         return tag
+
+    def with_plan(self, change: Callable[[Plan], Plan]) -> Self:
+        """The operation with the plan changed that it wraps a model under, if it does."""
+        return self
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """What it does, as statements of a recipe."""

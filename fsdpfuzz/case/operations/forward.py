@@ -84,6 +84,11 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         """With ``sync``."""
         return self.sync
 
+    @property
+    def called(self) -> str:
+        """The target."""
+        return self.target
+
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """The target takes the inputs; forwards before one backward agree on ``sync``."""
         if self.target:

@@ -123,6 +123,16 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
     """Into a new optimizer, where there are no gradients."""
 
     @property
+    def flattens_state(self) -> bool:
+        """With ``flatten``."""
+        return self.flatten
+
+    @property
+    def fills_new(self) -> bool:
+        """With ``fresh``."""
+        return self.fresh and self.form == "full"
+
+    @property
     def on_rank0(self) -> bool:
         """Whether rank 0 alone may have it, so that loading has to broadcast it.
 

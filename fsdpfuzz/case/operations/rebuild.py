@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,6 +11,7 @@ import msgspec
 from fsdpfuzz.case.dimension import Feature, Simpler
 from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.case.operations.optim_state import LOADED, loaded
 from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
@@ -61,6 +62,10 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
     def plan_after(self, plan: Plan) -> Plan:
         """The new one."""
         return self.plan
+
+    def with_plan(self, change: Callable[[Plan], Plan]) -> Rebuild:
+        """Under the changed plan."""
+        return msgspec.structs.replace(self, plan=change(self.plan))
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """A sound plan of the same API, between iterations, of a model that is saved whole."""
@@ -156,8 +161,8 @@ def _saves_a_part(a: Anatomy) -> bool:
         trained = {name for name, on in now.trained.items() if on}
         if op.gives_gradients:
             went_back |= trained & used
-        elif op.drops_gradients:
-            went_back -= set(getattr(op, "parameters", ()))
+        elif isinstance(op, ClearGrad):
+            went_back.difference_update(op.parameters)
         elif op.steps_optimizer:
             stepped |= went_back
         elif isinstance(op, Rebuild) and went_back and not stepped.issuperset(trained):

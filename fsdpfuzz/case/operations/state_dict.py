@@ -63,6 +63,11 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
     rank0_only: bool = False
     cpu_offload: bool = False
 
+    @property
+    def saves_local(self) -> bool:
+        """As ``LOCAL_STATE_DICT``."""
+        return self.form == "local"
+
     def on_rank0(self, a: Anatomy) -> bool:
         """Whether rank 0 alone gets it.
 

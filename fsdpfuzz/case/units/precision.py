@@ -206,7 +206,7 @@ class PrecisionOption(Option):
 
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """``mixed_precision`` or ``mp_policy``."""
-        first = self.is_first(unit)
+        first = unit.api == "fsdp1"
         name = "MixedPrecision" if first else "MixedPrecisionPolicy"
         policy: Value = None
         if value is not None:
@@ -216,14 +216,10 @@ class PrecisionOption(Option):
             for field, option in _TOLD.items():
                 if field != "output" and getattr(value, field) != _DEFAULTS[field]:
                     given[option] = getattr(value, field)
-            if (kept := _override(unit)) is not None:
-                given["param_dtype_override_fn"] = kept
+            if unit.param_dtype_override:
+                given["param_dtype_override_fn"] = _keeping(unit.param_dtype_override)
             policy = call(f"torch.distributed.fsdp.{name}", **given)
         yield "mixed_precision" if first else "mp_policy", policy
-
-    def is_first(self, unit: Unit) -> bool:
-        """Whether a unit is fsdp1's."""
-        return "sharding" in unit.__struct_fields__
 
     def read(self, told: Mapping[str, Any]) -> Any:
         """None where no dtype is told."""
@@ -246,11 +242,8 @@ class PrecisionOption(Option):
         return "mixed precision"
 
 
-def _override(unit: Unit) -> Value:
-    """What the policy of a unit is handed as ``param_dtype_override_fn``."""
-    named: tuple[str, ...] = getattr(unit, "param_dtype_override", ())
-    if not named:
-        return None
+def _keeping(named: Iterable[str]) -> Value:
+    """The ``param_dtype_override_fn`` by which parameters keep their own dtype."""
     kept = Items("list", tuple(Inside("model", fqn) for fqn in named))
     return call("steps.fsdp2.param_dtype_override.keeping", kept)
 

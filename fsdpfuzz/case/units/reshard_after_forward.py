@@ -76,7 +76,7 @@ class ReshardAfterForward(Option):
 
     def check_unit(self, a: Anatomy, unit: Unit, at: str) -> None:
         """A number of ranks divides the number of ranks that a unit is sharded over."""
-        size = getattr(unit, self.name, None)
+        size = unit.reshard_after_forward
         if size is None or isinstance(size, bool):
             return
         ranks = shards(a.case, unit)
@@ -90,6 +90,4 @@ class ReshardAfterForward(Option):
 
 def told_to_reshard(a: Anatomy) -> bool:
     """Whether a unit is told how a forward leaves it, instead of by default."""
-    return any(
-        getattr(unit, "reshard_after_forward", None) is not None for unit in a.options.values()
-    )
+    return any(unit.reshard_after_forward is not None for unit in a.options.values())

@@ -33,8 +33,8 @@ def sharded_dims(a: Anatomy) -> Mapping[str, int]:
     By the name of a tie's source. Left out is what has no placement of its own.
     """
     found = {}
-    for unit in a.options.values():
-        for placement in getattr(unit, "shard_placement", ()):
+    for unit in a.fsdp2_options.values():
+        for placement in unit.shard_placement:
             name = a.canonical(placement.parameter)
             found[name] = placement.dim % max(1, len(a.by_fqn[name].shape))
     return found

@@ -33,14 +33,15 @@ _BY_NUMBER = {
 
 def shards(case: CaseSpec, unit: Unit | None) -> int:
     """The number of ranks in the process group of a unit; all of them for None."""
-    takes_mesh = unit is not None and getattr(unit, "sharding", HYBRID[0]) in HYBRID
-    return case.mesh.shard if case.mesh is not None and takes_mesh else case.world_size
+    over_mesh = case.mesh is not None and unit is not None and unit.takes_mesh
+    return case.mesh.shard if case.mesh is not None and over_mesh else case.world_size
 
 
 def is_whole(a: Anatomy, path: str) -> bool:
     """Whether fsdp1 does not shard what the unit at ``path`` manages, though there is something."""
     # ``_init_core_state`` in fsdp/_init_utils.py turns any strategy into NO_SHARD over one rank.
-    whole = getattr(a.options[path], "sharding", "") == "NO_SHARD" or a.shards(path) == 1
+    unit = a.fsdp1_options.get(path)
+    whole = (unit is not None and unit.sharding == "NO_SHARD") or a.shards(path) == 1
     return whole and bool(a.owned[path])
 
 
@@ -57,13 +58,13 @@ def arguments(a: Anatomy, unit: Unit, mesh: Value) -> dict[str, Value]:
     if a.fsdp1:
         # Any other strategy takes a mesh's first dimension, that of the replicas, for its shards
         # (``_init_process_group_state`` in fsdp/_init_utils.py).
-        return {"device_mesh": mesh} if getattr(unit, "sharding", None) in HYBRID else {}
+        return {"device_mesh": mesh} if unit.takes_mesh else {}
     return {"mesh": mesh}
 
 
 def is_replicated(a: Anatomy, path: str) -> bool:
     """Whether the unit at ``path`` is sharded over one axis of a mesh, and replicated over one."""
-    return a.case.mesh is not None and getattr(a.options[path], "sharding", HYBRID[0]) in HYBRID
+    return a.case.mesh is not None and a.options[path].takes_mesh
 
 
 class ShardingOption(Option):
@@ -102,7 +103,7 @@ class ShardingOption(Option):
 
     def check_unit(self, a: Anatomy, unit: Unit, at: str) -> None:
         """A hybrid strategy has a mesh."""
-        if getattr(unit, "sharding", None) in HYBRID and a.case.mesh is None:
+        if a.fsdp1 and unit.takes_mesh and a.case.mesh is None:
             raise CaseError("a hybrid strategy needs a mesh", path=at)
 
     def read(self, told: Mapping[str, Any]) -> Any:

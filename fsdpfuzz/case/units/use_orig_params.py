@@ -26,7 +26,7 @@ ALIGNED = 16
 # ``_get_aligned_numel`` in fsdp/_flat_param.py, of the dtype that the unit computes in.
 def alignment(unit: Unit) -> int:
     """Elements to a multiple of which the parameters of an fsdp1 unit are laid out; 0 if flat."""
-    return ALIGNED // parameter_width(unit) if getattr(unit, "use_orig_params", True) else 0
+    return 0 if unit.flat else ALIGNED // parameter_width(unit)
 
 
 def flat_layout(
@@ -65,20 +65,18 @@ def mixed_units(a: Anatomy) -> tuple[str, ...]:
 
 
 def _mixes(a: Anatomy) -> bool:
-    return a.fsdp1 and any(
-        not getattr(a.options[path], "use_orig_params", True) for path in mixed_units(a)
-    )
+    return a.fsdp1 and any(a.options[path].flat for path in mixed_units(a))
 
 
 def _saves_optimizer_of_mixed(a: Anatomy) -> bool:
     saves = any(op.saves_optimizer or op.names_state() for op in a.case.program)
-    shown = {getattr(unit, "use_orig_params", None) for unit in a.options.values()}
+    shown = {unit.flat for unit in a.options.values()}
     return a.fsdp1 and saves and a.case.optimizer is not None and len(shown) > 1
 
 
 def is_flat(a: Anatomy, owner: str | None) -> bool:
     """Whether a unit shows its parameters as one flat parameter."""
-    return owner is not None and not getattr(a.options[owner], "use_orig_params", True)
+    return owner is not None and a.options[owner].flat
 
 
 def differs_below_a_root(a: Anatomy, name: str) -> bool:
