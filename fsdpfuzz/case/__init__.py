@@ -31,6 +31,7 @@ from fsdpfuzz.case.checkpoints import (
     Checkpoint,
     CheckpointKind,
     recomputed,
+    recomputed_around,
     reentrant_scopes,
     reference_recomputes,
 )
@@ -298,6 +299,7 @@ __all__ = [
     "pretty",
     "read_bounded",
     "recomputed",
+    "recomputed_around",
     "reentrant_scopes",
     "reference_recomputes",
     "side_of",

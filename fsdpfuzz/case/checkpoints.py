@@ -117,6 +117,15 @@ def recomputed(a: Anatomy) -> list[str]:
     return [c.path for c in a.case.checkpoints if c.recomputes]
 
 
+def recomputed_around(a: Anatomy, path: str) -> list[Checkpoint]:
+    """Those whose recomputation calls the unit at ``path`` once more, with its hooks."""
+    return [
+        c
+        for c in a.case.checkpoints
+        if c.recomputes and within(path, c.path) and (c.path != path or side_of(a, c) == "around")
+    ]
+
+
 # Reentrant checkpointing runs a backward of its own inside the backward. What FSDP does at the end
 # of one (``_root_post_backward_final_callback`` of fsdp2, queued with autograd's engine) then comes
 # before the outer one is through: these are the ways in which that can show.
@@ -251,15 +260,11 @@ class CheckpointsDimension(Dimension):
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """What of the unit is recomputed."""
-        sides = set()
-        for checkpoint in a.case.checkpoints:
-            if not checkpoint.recomputes:
-                continue
-            if checkpoint.path == path:
-                sides.add(side_of(a, checkpoint))
-            elif within(path, checkpoint.path):
-                sides.add("around")
-            elif any(within(fqn, checkpoint.path) for fqn in a.names_in(path)):
+        sides = {"around"} if recomputed_around(a, path) else set()
+        for at in recomputed(a):
+            if at == path:
+                sides.add("inside")
+            elif any(within(fqn, at) for fqn in a.names_in(path)):
                 sides.add("part")
         # Around comes first: the recomputation then runs the unit's hooks once more, in its
         # backward.

@@ -16,6 +16,7 @@ Nothing is promised
 - of reentrant checkpoints that recompute anything but whole units;
 - where parameters without a gradient are reduced as zeros, as often as FSDP looks at a unit;
 - from a forward or backward on in which a unit (fsdp2) prefetches what is not called after it;
+- of a root (fsdp1) with ``forward_prefetch`` that is recomputed with its hooks;
 - where fsdp2 is told to put off more, or less, than the reduction of gradients.
 
 Only bounds hold for units that are called several times before a backward, for those that
@@ -36,11 +37,11 @@ from fsdpfuzz.case import (
     Situation,
     identity_units,
     kept_whole,
+    recomputed_around,
     reentrant_scopes,
     within,
 )
 from fsdpfuzz.case.operations import Reshard, Unshard
-from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
@@ -150,7 +151,16 @@ class _Follower:
             or any(scope != "whole" for scope in scopes.values())
             or (scopes and not a.case.inputs.needs_grad())
             or (a.switches and any(u.forward_prefetch for u in a.fsdp1_options.values()))
+            or self._prefetches_again()
         )
+
+    # ``_root_pre_forward`` in fsdp/_runtime_utils.py marks all units as to be gathered, also in a
+    # recomputation. A unit that is recomputed later on then prefetches one that is through.
+    def _prefetches_again(self) -> bool:
+        """Whether a root (fsdp1) with ``forward_prefetch`` is called once more in backward."""
+        a = self._now
+        told = (path for path, unit in a.fsdp1_options.items() if unit.forward_prefetch)
+        return any(path in a.roots and recomputed_around(a, path) for path in told)
 
     def _changes_dtype(self, now: Situation) -> bool:
         """Whether a unit (fsdp2) in a lower dtype is trained that was frozen at first."""
@@ -292,13 +302,7 @@ class _Follower:
     def _called_again(self, path: str, calls: UnitCalls) -> int:
         """How often recomputation calls a unit, at most, beside what is in its own backward."""
         a = self._now
-        around = [
-            c
-            for c in a.case.checkpoints
-            if c.recomputes
-            and within(path, c.path)
-            and (c.path != path or side_of(a, c) != "inside" or c.kind == "function_offload")
-        ]
+        around = recomputed_around(a, path)
         if not around:
             return 0
         alone = len(around) == 1 and around[0].path == path and not around[0].reentrant

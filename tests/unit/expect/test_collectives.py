@@ -376,3 +376,12 @@ def test_nothing_is_promised_where_fsdp_promises_nothing() -> None:
 
 def test_of_steps_nothing_is_said() -> None:
     assert set(promised(first("0", ""), (*ITERATION, Step(), *ITERATION))) == {0, 1, 3, 4}
+
+
+def test_a_root_that_is_called_once_more_may_prefetch_what_is_through() -> None:
+    around = Checkpoint(path="", side="around")
+    plan = first("0", "1", "", sharding="SHARD_GRAD_OP", forward_prefetch=True)
+    assert promised(plan, checkpoints=(around, Checkpoint(path="0"))) == {}
+    assert [*promised(plan, checkpoints=(Checkpoint(path=""), Checkpoint(path="0")))] == [0, 1]
+    usual = first("0", "1", "", sharding="SHARD_GRAD_OP")
+    assert [*promised(usual, checkpoints=(around, Checkpoint(path="0")))] == [0, 1]
