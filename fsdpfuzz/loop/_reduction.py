@@ -19,8 +19,9 @@ from fsdpfuzz.verdict import Finding, Verdict
 class Reduction:
     """Makes a finding's case smaller; ``examined`` and ``finding`` are the smallest so far.
 
-    It keeps off the regions of known defects that the case is not in: what shows there may be
-    one of these. On disk the case that it began with stays the one under way.
+    It keeps off the regions of known defects that the case is not in, and off what this machine
+    lacks: what shows there may be one of these, or the lack. On disk the case that it began with
+    stays the one under way.
     """
 
     def __init__(self, session: Session, examined: Examined, finding: Finding, emit: Emit) -> None:
@@ -32,6 +33,7 @@ class Reduction:
         self._emit = emit
         # Those of the case itself stay open: what is new in it was told apart from them before.
         self._regions = set(session.covering(examined.case))
+        self._lacks = bool(self._lacking(examined.case))
         self._tries = 0
 
     def run(self) -> None:
@@ -61,19 +63,23 @@ class Reduction:
         def examine(case: CaseSpec) -> Verdict | None:
             if time.monotonic() >= end:
                 return None
-            settings = self._session.settings
-            lacks = lacking(case, settings.backend, settings.offers)
+            lacks = self._lacking(case)
             if lacks:
                 return Verdict(status="rejected", reason=lacks)
             return self._session.examine(case, beside=True).verdict
 
         return ablate(self.examined.case, self.finding, examine, max_ranks=most_ranks)
 
+    def _lacking(self, case: CaseSpec) -> str:
+        settings = self._session.settings
+        return lacking(case, settings.backend, settings.offers)
+
     def _shown(self, case: CaseSpec) -> Finding | None:
         self._tries += 1
         shown = None
         # A smaller case in a region of its own may show the known defect in place of this finding.
-        if self._regions.issuperset(self._session.covering(case)):
+        off = self._lacking(case) and not self._lacks
+        if not off and self._regions.issuperset(self._session.covering(case)):
             examined = self._session.examine(case, beside=True)
             shown = _same(self.finding, examined)
             if shown is not None:

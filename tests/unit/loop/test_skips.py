@@ -15,6 +15,7 @@ from fsdpfuzz.case import (
     check,
     digest,
 )
+from fsdpfuzz.case.divide_factor import DivideFactor, DivideFactorDimension
 from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.loop import CaseDone
 from fsdpfuzz.loop._known import SHARE, lacking_in_torch, reason_to_skip
@@ -162,3 +163,20 @@ def test_a_reduction_does_not_enter_another_region(bench: Bench) -> None:
         assert ledger.begin(msgspec.structs.replace(known, seed=9), "toy")
         ledger.finish()
     assert {kept.case.seed for kept in bench.archive.kept} == {9}
+
+
+def test_a_reduction_keeps_off_what_this_machine_cannot_run(bench: Bench) -> None:
+    """A plainer divide factor is one that gloo does not take."""
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+    told = DivideFactor(factor=3.0, force_sum=True)
+    case = msgspec.structs.replace(make_case((3, 1)), plan=plan, divide_factor=told)
+    bench.judge = lambda case, _seen: (
+        verdict_of() if case.divide_factor is None else verdict_of(finding("big"))
+    )
+    for backend, force_sum in (("gloo", True), ("nccl", False)):
+        with bench.session(backend=backend, offers=DivideFactorDimension.newer) as session:
+            ledger = Ledger(session, bench.events.append)
+            assert ledger.begin(case, "toy")
+            ledger.finish()
+        kept = bench.archive.kept[-1].case.divide_factor
+        assert kept == DivideFactor(factor=1.0, force_sum=force_sum)
