@@ -151,7 +151,7 @@ def _proposed(
             return propose(
                 entry.case,
                 finding,
-                lambda case: _news(session, case),
+                lambda case: _news(session, case, despite=session.lacks(entry.case)),
                 title=title,
                 seen=_seen(entry, machine.torch, machine.backend),
                 date=datetime.now(UTC).date().isoformat(),
@@ -159,10 +159,15 @@ def _proposed(
             )
 
 
-def _news(session: Session, case: CaseSpec) -> Verdict:
-    """The verdict on a case without what is known; if all is known it says nothing."""
+def _news(session: Session, case: CaseSpec, *, despite: str) -> Verdict:
+    """The verdict on a case without what is known; if all is known it says nothing.
+
+    Nor does it of one that these ranks lack something for, other than they are to run ``despite``.
+    """
     from fsdpfuzz.verdict import Verdict
 
+    if session.lacks(case) not in ("", despite):
+        return Verdict(status="rejected", reason=f"it needs {session.lacks(case)}")
     examined = session.examine(case)
     if examined.verdict.findings and not examined.news:
         return Verdict(status="vacuous", reason="all that it shows is known")

@@ -10,7 +10,6 @@ from pathlib import Path
 from fsdpfuzz.case import CaseSpec, encode
 from fsdpfuzz.loop._events import Emit, Shrinking
 from fsdpfuzz.loop._examined import Examined
-from fsdpfuzz.loop._known import lacking
 from fsdpfuzz.loop._session import Session
 from fsdpfuzz.reduce import Ablation, ablate, alike, reduce
 from fsdpfuzz.verdict import Finding, Verdict
@@ -33,7 +32,7 @@ class Reduction:
         self._emit = emit
         # Those of the case itself stay open: what is new in it was told apart from them before.
         self._regions = set(session.covering(examined.case))
-        self._lacks = bool(self._lacking(examined.case))
+        self._lacks = bool(session.lacks(examined.case))
         self._tries = 0
 
     def run(self) -> None:
@@ -63,22 +62,18 @@ class Reduction:
         def examine(case: CaseSpec) -> Verdict | None:
             if time.monotonic() >= end:
                 return None
-            lacks = self._lacking(case)
+            lacks = self._session.lacks(case)
             if lacks:
                 return Verdict(status="rejected", reason=lacks)
             return self._session.examine(case, beside=True).verdict
 
         return ablate(self.examined.case, self.finding, examine, max_ranks=most_ranks)
 
-    def _lacking(self, case: CaseSpec) -> str:
-        settings = self._session.settings
-        return lacking(case, settings.backend, settings.offers)
-
     def _shown(self, case: CaseSpec) -> Finding | None:
         self._tries += 1
         shown = None
         # A smaller case in a region of its own may show the known defect in place of this finding.
-        off = self._lacking(case) and not self._lacks
+        off = self._session.lacks(case) and not self._lacks
         if not off and self._regions.issuperset(self._session.covering(case)):
             examined = self._session.examine(case, beside=True)
             shown = _same(self.finding, examined)

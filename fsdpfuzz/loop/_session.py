@@ -12,7 +12,7 @@ from typing import Any
 from fsdpfuzz.case import CaseSpec, Imported, digest
 from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm, is_starved
 from fsdpfuzz.loop._examined import Examined, Outcome
-from fsdpfuzz.loop._known import reason_to_skip
+from fsdpfuzz.loop._known import lacking, reason_to_skip
 from fsdpfuzz.loop._ports import HarnessError, Ports, Sighting
 from fsdpfuzz.loop._real import real_ports
 from fsdpfuzz.loop._runs import Runs
@@ -142,6 +142,10 @@ class Session:
         outcome = self._run(case, beside=beside)
         self._remember(name, outcome)
         return outcome.examined(case, name, fresh=True)
+
+    def lacks(self, case: CaseSpec) -> str:
+        """What a case needs that these ranks do not have; empty for one that they can run."""
+        return lacking(case, self.settings.backend, self.settings.offers)
 
     def confirm(self, case: CaseSpec) -> Examined:
         """Runs a case several times, whatever is known of it, and remembers the outcome.

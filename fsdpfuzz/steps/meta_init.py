@@ -24,7 +24,9 @@ def sharded(right: Tensor, value: Tensor) -> Tensor:
     """A whole tensor, sharded as another one is."""
     if not isinstance(value, DTensor):
         return right
-    return distribute_tensor(right, value.device_mesh, value.placements, src_data_rank=None)
+    mesh, placements = value.device_mesh, value.placements
+    # Before torch 2.10 a shard that no rank sends is a view, which keeps the whole tensor alive.
+    return distribute_tensor(right, mesh, placements, src_data_rank=None).clone()
 
 
 @torch.no_grad()
