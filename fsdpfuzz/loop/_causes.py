@@ -66,9 +66,13 @@ def same_cause(cause: Cause, case: CaseSpec, finding: Finding, run: Run) -> bool
     """Whether a finding goes away with what another one needs.
 
     Each option that the other needs is taken from the case alone; a case that has none of
-    them, or still shows the finding, has another cause. Where the other one needs no option
-    the two are told apart once both are reduced.
+    them, or still shows the finding, has another cause. So has one whose program lacks the
+    operation at which the other one shows: an option such as nested units is needed for much.
+    Where the other one needs no option the two are told apart once both are reduced.
     """
+    at = cause.found.finding.operation
+    if at and all(op.kind() != at for op in case.program):
+        return False
     needed = dict.fromkeys(cause.ablation.needed)
     # Of an option that nobody tried it cannot be said that the finding stays without it.
     if not needed or not cause.ablation.complete:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from fsdpfuzz.case import CaseSpec, Forward
+from fsdpfuzz.case.operations import StateDict
 from fsdpfuzz.loop import Also, FindingDone, FindingMet, Found, Shrinking
 from fsdpfuzz.loop._causes import by_precedence, same_cause, shows
 from fsdpfuzz.loop._ledger import Ledger
@@ -73,6 +74,22 @@ def test_a_finding_that_goes_with_the_option_that_another_needs_is_the_same(benc
     found = met(bench, summed(make_case((200,))), summed(make_case((3,), steps=3)))
     assert keys(found) == {BIG.key: (LONG.key,)}
     assert {event.key for event in bench.events if isinstance(event, Shrinking)} == {BIG.key}
+
+
+def test_a_program_without_the_operation_of_one_finding_shows_another(bench: Bench) -> None:
+    """Both need the option; the first shows at a state dict, of which the second has none."""
+    saved = msgspec.structs.replace(BIG, op=1, operation="state_dict")
+
+    def judge(case: CaseSpec, _seen: Observation) -> Verdict:
+        if case.loss != "sum":
+            return verdict_of()
+        saves = any(isinstance(op, StateDict) for op in case.program)
+        return verdict_of(*[saved] * saves, *[LONG] * is_long(case))
+
+    bench.judge = judge
+    first = msgspec.structs.replace(summed(make_case((3,))), program=(Forward(), StateDict()))
+    found = met(bench, first, summed(make_case((3,), steps=3)))
+    assert keys(found) == {saved.key: (), LONG.key: ()}
 
 
 def test_a_finding_that_stays_without_that_option_is_another(bench: Bench) -> None:
