@@ -73,7 +73,7 @@ def structure(folder: Path, text: str) -> Imported:
             + "def batch(step, rank):\n    calls[0] += 1\n    return torch.ones(2, 3) * calls[0]",
             "gave other values",
         ),
-        (HEAD + "def batch(step, rank): return torch.ones(2, 5)", "raised RuntimeError: mat1"),
+        (HEAD + "def batch(step, rank): return torch.ones(2, 5)", "raised RuntimeError: .*mat1"),
         (
             HEAD + "def loss(model, batch):\n    calls[0] += 1\n"
             "    return model(batch).mean() * calls[0]",
