@@ -68,8 +68,9 @@ def fields_changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> set[str]:
 
 def within_it(path: str, unit: Unit) -> Unit:
     """The unit without what it is told to ignore elsewhere: units found by class get it all."""
-    inside = tuple(name for name in unit.ignored if within(name, path))
-    return msgspec.structs.replace(unit, ignored=inside)
+    modules = tuple(name for name in unit.ignored if within(name, path))
+    parameters = tuple(name for name in unit.ignored_parameters if within(name, path))
+    return msgspec.structs.replace(unit, ignored=modules, ignored_parameters=parameters)
 
 
 def things(case: CaseSpec, neighbour: CaseSpec) -> set[str]:
@@ -151,13 +152,16 @@ def test_so_it_is_for_whatever_is_drawn(case: CaseSpec) -> None:
     assert_in_one_thing(case)
 
 
-def test_a_unit_found_by_class_gives_way_without_what_it_ignores_elsewhere() -> None:
+@pytest.mark.parametrize("ignored", [{"ignored": ("1",)}, {"ignored_parameters": ("1.bias",)}])
+def test_a_unit_found_by_class_gives_way_without_what_it_ignores_elsewhere(
+    ignored: dict[str, Any],
+) -> None:
     case = CaseSpec(
         world_size=2,
         model=Sequential(children=(Norm(), Linear(out=1))),
         inputs=Dense(width=2, batch=1),
         plan=Fsdp1Plan(
-            units=(Fsdp1Unit(path="", ignored=("1",)),), wrap="module_classes", classes=("norm",)
+            units=(Fsdp1Unit(path="", **ignored),), wrap="module_classes", classes=("norm",)
         ),
         program=(StateDict(form="full"),),
     )
