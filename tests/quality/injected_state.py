@@ -85,9 +85,17 @@ def fsdp2_keeps_a_unit_whole(_: RankEnv) -> None:
 def fsdp2_keeps_whole_gradients(_: RankEnv) -> None:
     accumulate = FSDPParam.unsharded_grad_data.fget  # type: ignore[attr-defined]
 
+    if isinstance(vars(FSDPParam).get("unsharded_accumulated_grad"), property):
+        # In newer torch it is what the parameter has, and nothing can be put there.
+        _put(FSDPParam, "unsharded_accumulated_grad", property(lambda self: self.kept_whole))
+        _put(FSDPParam, "kept_whole", None)
+        name = "kept_whole"
+    else:
+        name = "unsharded_accumulated_grad"
+
     def keeping(self: Any) -> Any:
         grad = accumulate(self)
-        self.unsharded_accumulated_grad = grad.detach().clone()
+        setattr(self, name, grad.detach().clone())
         return grad
 
     _put(FSDPParam, "unsharded_grad_data", property(keeping))
