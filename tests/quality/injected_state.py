@@ -87,9 +87,9 @@ def fsdp2_keeps_whole_gradients(_: RankEnv) -> None:
 
     if isinstance(vars(FSDPParam).get("unsharded_accumulated_grad"), property):
         # In newer torch it is what the parameter has, and nothing can be put there.
-        _put(FSDPParam, "unsharded_accumulated_grad", property(lambda self: self.kept_whole))
-        _put(FSDPParam, "kept_whole", None)
         name = "kept_whole"
+        kept = property(lambda self: vars(self).get(name))
+        _put(FSDPParam, "unsharded_accumulated_grad", kept)
     else:
         name = "unsharded_accumulated_grad"
 
