@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case.meta_init import WAYS, MetaInit, MetaInitDimension
+from fsdpfuzz.case.meta_init import WAYS, MetaInit, MetaInitDimension, mixed_unit
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -15,7 +15,7 @@ def draw(d: Drawing) -> None:
     if not d.chance(10):
         return
     way, partly = d.pick(WAYS[d.case.api]), d.chance(30)
-    places = d.a.places[1:] if partly else ()
+    places = [p for p in d.a.places[1:] if partly and mixed_unit(d.a, p.path) is None]
     part = d.pick(places).path if places else ""
     before = d.case
     d.put(meta_init=MetaInit(by=way, part=part))

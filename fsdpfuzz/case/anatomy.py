@@ -262,8 +262,6 @@ class Anatomy:
         Which inputs require grad is as under FSDP, or with ``plain`` as without.
         """
         place = self.by_path[op.target]
-        if place.node is None:
-            return
         requires_grad = now.trained.__getitem__ if plain else requires(self, now)
         # A parameter that no forward reads makes no output require grad, however it is trained.
         own = {
@@ -271,7 +269,7 @@ class Anatomy:
             for place in self.places
         }
         walk = Walk(tuple(self.by_path), now.active, own.__getitem__)
-        steps = walk.visit(place.node, op.target, self.case.inputs.needs_grad(), grad=op.grad)
+        steps = walk.called(place.node, op.target, self.case.inputs.needs_grad(), grad=op.grad)
         # Bounded here: repeats inside of repeats multiply, and a file of a few lines can nest them.
         for _ in range(MAX_CALLS):
             step = next(steps, None)

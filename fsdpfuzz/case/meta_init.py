@@ -121,6 +121,9 @@ class MetaInitDimension(Dimension):
         if a.fsdp1 and (left := next(_left(a, asked.part), None)) is not None:
             # _get_modules_to_materialize() passes over what is ignored.
             raise CaseError(f"fsdp1 does not materialise {left!r}", path=f"{at}.part")
+        if (unit := mixed_unit(a, asked.part)) is not None:
+            told = f"fsdp1 takes no unit that is partly on the meta device, as {unit!r} is"
+            raise CaseError(told, path=f"{at}.part")
         # FSDP looks for it in ``_lazy_init`` alone (``_validate_no_meta_params``), at the first
         # forward.
         if asked.by == "never" and not _refused_at_once(a, asked.part):
@@ -164,6 +167,21 @@ def _left(a: Anatomy, part: str) -> Iterator[str]:
             bare = outside or any(within(place.path, path) for path in alone)
             yield from (name for name in place.buffers if bare and within(name, part))
         yield from (name for name in b.unmanaged if within(name, part))
+
+
+def mixed_unit(a: Anatomy, part: str) -> str | None:
+    """A unit of fsdp1 that has parameters both in a module and outside it, under any plan.
+
+    "FSDP only supports single device modules" (``_check_single_device_module`` in
+    fsdp/_init_utils.py), which overlooks one that is on a CPU and the meta device.
+    """
+    for op in range(-1, len(a.case.program)) if a.fsdp1 else ():
+        sides: dict[str, bool] = {}
+        for fqn, unit in a.at(op).owners.items():
+            inside = within(fqn, part)
+            if unit is not None and sides.setdefault(unit, inside) is not inside:
+                return unit
+    return None
 
 
 def _refused_at_once(a: Anatomy, part: str) -> bool:

@@ -163,7 +163,8 @@ def test_what_contradicts_itself(changes: dict[str, object], path: str, text: st
 
 
 ALONE = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored=("2",)), Fsdp1Unit(path="0")))
-SINGLE = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored_parameters=("2.bias",)),))
+SINGLE = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored_parameters=("2.bias",)), Fsdp1Unit(path="0")))
+BUFFER = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored=("1",)), Fsdp1Unit(path="0")))
 AGAIN = (*ONCE, Rebuild(plan=fsdp1("0")))
 
 
@@ -172,7 +173,7 @@ AGAIN = (*ONCE, Rebuild(plan=fsdp1("0")))
     [
         ({"plan": ALONE}, "2.bias"),
         ({"plan": SINGLE}, "2.bias"),
-        ({"plan": Fsdp1Plan(units=(Fsdp1Unit(path="", ignored=("1",)),))}, "1.scale"),
+        ({"plan": BUFFER}, "1.scale"),
         ({"plan": fsdp1("0")}, "1.scale"),
         ({"program": AGAIN}, "1.scale"),
     ],
@@ -183,6 +184,19 @@ def test_fsdp1_materialises_only_what_it_manages(changes: dict[str, object], lef
     with pytest.raises(CaseError, match=f"does not materialise '{left}'"):
         check(case)
     check(msgspec.structs.replace(case, meta_init=MetaInit(part="0")))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"plan": fsdp1("")}, {"program": (*ONCE, Rebuild(plan=fsdp1("")))}]
+)
+def test_a_unit_of_fsdp1_is_on_one_device(changes: dict[str, object]) -> None:
+    """On GPUs it refuses one that is partly on the meta device."""
+    whole, part = having("fsdp1", "reset_parameters"), having("fsdp1", "reset_parameters", "2")
+    check(part)
+    check(msgspec.structs.replace(whole, **changes))
+    with pytest.raises(CaseError, match="no unit that is partly on the meta device, as '' is"):
+        check(msgspec.structs.replace(part, **changes))
+    check(msgspec.structs.replace(having("fsdp2", "assign", "2"), plan=fsdp2("")))
 
 
 def test_each_api_has_its_own_ways() -> None:

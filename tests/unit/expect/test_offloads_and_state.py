@@ -16,6 +16,7 @@ from fsdpfuzz.case import (
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
+    Lora,
     Node,
     Op,
     Plan,
@@ -69,6 +70,23 @@ def case(
                 program=(Forward(target="0"), Forward()),
             ),
             (0, 1),
+        ),
+        # A module that has no node of its own is called by the program as any other is.
+        (
+            case(
+                Lora(out=2),
+                Checkpoint(path="base", kind="offload"),
+                program=(Forward(target="base"), Forward(target="down"), Forward()),
+            ),
+            (1, 0, 1),
+        ),
+        (
+            case(
+                Lora(out=2),
+                Checkpoint(path="down", kind="function_offload"),
+                program=(Forward(target="base"), Forward(target="down"), Forward()),
+            ),
+            (0, 1, 1),
         ),
     ],
 )
