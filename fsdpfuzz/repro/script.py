@@ -90,18 +90,12 @@ class _Script:
         self._functions: list[ast.stmt] = []
 
     def _cut(self, case: CaseSpec) -> CaseSpec:
-        """The case up to the last operation that matters, without what is measured beside it."""
+        """The case up to the last operation that matters."""
         last = self.evidence.last
         program = case.program if last is None else case.program[: last + 1]
-        probes = case.probes if self._tracked else ()
+        # The tracker hooks what it measures: a finding may need it, whatever it is about.
+        probes = () if self.finding is None or self.prints else case.probes
         return msgspec.structs.replace(case, program=program, probes=probes)
-
-    @property
-    def _tracked(self) -> bool:
-        finding = self.finding
-        if finding is None or self.prints:
-            return False
-        return finding.invariant == "tracker_accuracy" or self.evidence.manner != "compare"
 
     def text(self) -> str:
         setup, body = self._setup(), self._body()
