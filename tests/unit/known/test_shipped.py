@@ -156,3 +156,15 @@ def test_features_without_listed_values_are_open() -> None:
 
 def test_a_folder_is_read_whole() -> None:
     assert Known.load(FOLDER).defects == shipped().defects
+
+
+UNREPORTED = [name for name, d in shipped().defects.items() if not (d.link or d.gone)]
+
+
+@pytest.mark.parametrize("name", UNREPORTED)
+def test_what_nobody_reported_has_an_issue_text(name: str) -> None:
+    """Made by ``fsdpfuzz repro --issue --ablate``, kept beside the entry, and of that entry."""
+    text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    assert f"known to fsdpfuzz as {name}: {shipped().defects[name].title}" in text
+    assert "Describe the bug" in text
+    assert "```python" in text
