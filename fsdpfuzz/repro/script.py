@@ -27,6 +27,7 @@ from fsdpfuzz.case.recipe import (
 from fsdpfuzz.expect import parting
 from fsdpfuzz.invariants import ORDER_ERROR, Evidence, invariant_of
 from fsdpfuzz.invariants.evidence import whole_parity
+from fsdpfuzz.invariants.memory import ABOUT_TRACKER
 from fsdpfuzz.repro.classes import without_options
 from fsdpfuzz.repro.context import Context
 from fsdpfuzz.repro.fold import Substitute
@@ -101,7 +102,7 @@ class _Script:
         finding = self.finding
         if finding is None or self.prints:
             return False
-        return finding.invariant == "tracker_accuracy" or self.evidence.manner != "compare"
+        return finding.invariant in ABOUT_TRACKER or self.evidence.manner != "compare"
 
     def text(self) -> str:
         setup, body = self._setup(), self._body()
