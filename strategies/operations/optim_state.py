@@ -31,7 +31,7 @@ def draw(program: Program) -> None:
     d = program.d
     together = bool(unmanaged(d.a)) and ranks_agree(program)
     frozen = _after_freezing(program)
-    often = d.chance(75) if together or frozen else d.chance(12, state_dict=50)
+    often = d.chance(75) if together or frozen else d.chance(10, state_dict=40)
     if d.parting != "never" or d.a.switches or not often:
         return
     if not holds_parameters(d.a):
