@@ -122,6 +122,10 @@ class Subject(Record, frozen=True, kw_only=True):
     elements of what it handed in."""
     saved_on_cpu: tuple[int, ...] = ()
     """How often ``save_on_cpu`` was entered during each forward."""
+    checkpointed: tuple[int, ...] = ()
+    """How often non-reentrant activation checkpointing was."""
+    reentrant: tuple[int, ...] = ()
+    """How often reentrant activation checkpointing was."""
     shard_bytes: int = 0
     """Bytes of parameters that this rank holds after the program."""
     grad_bytes: int = 0
@@ -132,6 +136,10 @@ class Subject(Record, frozen=True, kw_only=True):
     """Bytes, by ``FSDPMemTracker``; 0 when not asked for."""
     tracker_shards: int = 0
     """Bytes of sharded parameters, by ``FSDPMemTracker`` at its peak."""
+    tracker_unsharded: int = 0
+    """Bytes of whole parameters, by ``FSDPMemTracker`` after the program."""
+    tracker_left: tuple[str, ...] = ()
+    """What still ran code of ``FSDPMemTracker`` once it had ended."""
     device_peak: int = 0
     """Bytes, by the CUDA allocator; 0 on a CPU."""
 

@@ -47,6 +47,8 @@ class Drawing:
     """Whether ranks take other paths than before: some of them first of all or later, or all."""
     flat: bool = False
     """Whether only flat parameters keep the paths' units equally long."""
+    elsewhere: bool = False
+    """Whether it is drawn for what another plan has saved, so that shards should lie elsewhere."""
     trains: bool = True
     """Whether the program trains; else it saves and loads only."""
 

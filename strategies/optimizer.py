@@ -7,9 +7,14 @@ from fsdpfuzz.case.optimizer import mixes_tensors
 from fsdpfuzz.case.units.precision import keeps_low_grads
 from fsdpfuzz.strategies.drawing import Drawing
 
+_ADAPTING = ("adam", "adamw")
+
 
 def draw(d: Drawing) -> None:
     """SGD with momentum in most draws, because Adam hides a wrong gradient scale.
+
+    Where its state is saved Adam in most: of each parameter that has several tensors, one of
+    them a number.
 
     Of gradients in a lower dtype than their parameters only SGD makes steps, one by one. The
     target of an imported model may have its own, which is drawn as often as all others, or always
@@ -17,7 +22,8 @@ def draw(d: Drawing) -> None:
 
     Shrinks towards SGD with momentum, ``foreach`` left to PyTorch.
     """
-    name = d.pick(("sgd", "sgd", "sgd", "sgd", "adam", "adamw"))
+    saved = any(op.saves_optimizer or op.names_state() for op in d.case.program)
+    name = d.pick(("sgd", *_ADAPTING) if saved else ("sgd", "sgd", "sgd", "sgd", *_ADAPTING))
     foreach = d.pick((None, None, False, True))
     momentum = d.pick((0.9, 0.9, 0.0))  # drawn for all: fewer choices would look simpler
     own = d.a.imported

@@ -18,7 +18,7 @@ from fsdpfuzz.expect.bytes import (
     whole_bytes,
 )
 from fsdpfuzz.expect.collectives import traffic
-from fsdpfuzz.expect.offloads import offload_entries
+from fsdpfuzz.expect.offloads import checkpoint_entries, offload_entries
 from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting
 from fsdpfuzz.expect.reshards import backward_reshards, may_stay_whole, unreached_roots
 from fsdpfuzz.expect.rounding import (
@@ -61,6 +61,7 @@ __all__ = [
     "backward_reshards",
     "between_variants",
     "beyond_baseline",
+    "checkpoint_entries",
     "collective",
     "grad_bytes",
     "grads_known",

@@ -1,26 +1,37 @@
-"""Rules about hooks that must run, and only when due: offloads, reshards after backward."""
+"""Rules about hooks that must run, and only when due: checkpoints, offloads, reshards."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
+from typing import ClassVar
 
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.recipe import Do, Global, Items, Value, Variable, call
-from fsdpfuzz.expect import backward_reshards, offload_entries
+from fsdpfuzz.expect import backward_reshards, checkpoint_entries, offload_entries
 from fsdpfuzz.invariants.base import Invariant, subjects, variant_name
 from fsdpfuzz.invariants.evidence import SEEN, Evidence, judged
-from fsdpfuzz.observations import Observation
+from fsdpfuzz.observations import Observation, Subject
 from fsdpfuzz.verdict import Finding
 
 _CALLS = Variable("calls")
 
 
-class OffloadEntered(Invariant):
-    """Activation offload."""
+class _Entered(Invariant):
+    """Once for each call of a module that is to be, and never else."""
 
-    name = "offload_entered"
-    summary = "save_on_cpu is entered once for each call of an offloaded module, and never else"
-    wrong = "offloads activations more or less often than asked"
+    owner: ClassVar[str]
+    """A class, not a name in a module: a script counts every entry, whoever imported it."""
+    method: ClassVar[str]
+    quantity: ClassVar[str]
+
+    @abstractmethod
+    def entries(self, subject: Subject) -> tuple[int, ...]:
+        """What was counted for each forward; empty if nothing was."""
+
+    @abstractmethod
+    def due(self, a: Anatomy, rank: int) -> tuple[int, ...]:
+        """For each forward."""
 
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """The first forward of each variant with another number."""
@@ -29,10 +40,10 @@ class OffloadEntered(Invariant):
         forwards = [i for i, op in enumerate(a.case.program) if op.runs_model]
         told = set()
         for report, subject, run in subjects(a, observation):
-            if subject.name in told or not subject.saved_on_cpu:
+            found = self.entries(subject)
+            if subject.name in told or not found:
                 continue
-            due = offload_entries(run, report.rank)
-            for op, seen, should in zip(forwards, subject.saved_on_cpu, due, strict=True):
+            for op, seen, should in zip(forwards, found, self.due(run, report.rank), strict=True):
                 if seen == should:
                     continue
                 told.add(subject.name)
@@ -44,7 +55,7 @@ class OffloadEntered(Invariant):
                     variant=variant_name(subject),
                     op=op,
                     operation="forward",
-                    quantity="entries of save_on_cpu",
+                    quantity=self.quantity,
                     ranks=(report.rank,),
                     world_size=a.case.world_size,
                     observed=str(seen),
@@ -56,16 +67,70 @@ class OffloadEntered(Invariant):
         """All entries up to the forward."""
         forwards = sum(op.runs_model for op in a.case.program[: finding.op + 1])
         ranks = range(a.case.world_size)
-        due = [sum(offload_entries(a, rank)[:forwards]) for rank in ranks]
-        # The class itself, not a name in a module: a script
-        # counts every entry, whoever imported it.
-        owner = Global("torch.autograd.graph.save_on_cpu")
+        due = [sum(self.due(a, rank)[:forwards]) for rank in ranks]
         return Evidence(
             last=finding.op,
-            first=(_spy(owner, "__init__"),),
+            first=(_spy(Global(self.owner), self.method),),
             seen=(call("steps.names.count", _CALLS),),
-            judge=judged("other", "entries of save_on_cpu", SEEN, by_rank(due)),
+            judge=judged("other", self.quantity, SEEN, by_rank(due)),
         )
+
+
+class OffloadEntered(_Entered):
+    """Activation offload."""
+
+    name = "offload_entered"
+    summary = "save_on_cpu is entered once for each call of an offloaded module, and never else"
+    wrong = "offloads activations more or less often than asked"
+    owner = "torch.autograd.graph.save_on_cpu"
+    method = "__init__"
+    quantity = "entries of save_on_cpu"
+
+    def entries(self, subject: Subject) -> tuple[int, ...]:
+        """Of this way."""
+        return subject.saved_on_cpu
+
+    def due(self, a: Anatomy, rank: int) -> tuple[int, ...]:
+        """Calls of offloaded modules."""
+        return offload_entries(a, rank)
+
+
+class CheckpointEntered(_Entered):
+    """Activation checkpointing that is not reentrant."""
+
+    name = "checkpoint_entered"
+    summary = "each call of a checkpointed module is to be recomputed in its backward, once"
+    wrong = "checkpoints activations more or less often than asked"
+    owner = "torch.utils.checkpoint._CheckpointFrame"
+    method = "__init__"
+    quantity = "entries of non-reentrant checkpointing"
+
+    def entries(self, subject: Subject) -> tuple[int, ...]:
+        """Of this way."""
+        return subject.checkpointed
+
+    def due(self, a: Anatomy, rank: int) -> tuple[int, ...]:
+        """Calls of modules that are recomputed so."""
+        return checkpoint_entries(a, rank, reentrant=False)
+
+
+class ReentrantEntered(_Entered):
+    """Reentrant activation checkpointing."""
+
+    name = "reentrant_entered"
+    summary = "so is each call of a module under reentrant checkpointing"
+    wrong = "checkpoints activations, reentrant, more or less often than asked"
+    owner = "torch.utils.checkpoint.CheckpointFunction"
+    method = "apply"
+    quantity = "entries of reentrant checkpointing"
+
+    def entries(self, subject: Subject) -> tuple[int, ...]:
+        """Of this way."""
+        return subject.reentrant
+
+    def due(self, a: Anatomy, rank: int) -> tuple[int, ...]:
+        """Calls of modules that are recomputed so."""
+        return checkpoint_entries(a, rank, reentrant=True)
 
 
 # Hooks of frozen units are another kind, on their inputs
@@ -145,4 +210,4 @@ def by_rank(values: list[int] | list[list[str]]) -> Value:
     return call("steps.names.item", Items("list", tuple(made)), Variable("rank"))
 
 
-HOOKS = (OffloadEntered(), ReshardCount())
+HOOKS = (OffloadEntered(), CheckpointEntered(), ReentrantEntered(), ReshardCount())

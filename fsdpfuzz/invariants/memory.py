@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case import WIDTHS, Anatomy
-from fsdpfuzz.case.recipe import MODEL, Do, Value, Variable, call
+from fsdpfuzz.case.recipe import MODEL, Do, Items, Value, Variable, call
 from fsdpfuzz.expect import (
     grad_bytes,
     grads_known,
@@ -26,6 +26,7 @@ from fsdpfuzz.invariants.hooks import by_rank
 from fsdpfuzz.observations import Observation, Subject
 from fsdpfuzz.verdict import Finding
 
+_LEFT = "what is left of the tracker"
 ACCURACY = 0.1
 """By how much the tracker's peak may differ from the device's, as a part of the device's."""
 SMALL = 4 << 20
@@ -35,7 +36,8 @@ attention of two tokens takes 1 MiB on an H200, and its backward 96 KiB more."""
 # ``_PYTORCH_MIN_ALLOCATE`` in torch/distributed/_tools/mem_tracker.py.
 ROUNDED = 512
 """Bytes to which a CUDA allocation is rounded up, and the tracker's count with it."""
-_SHARDS, _DEVICE, _LEAST = "shards", "device", "least"
+_SHARDS, _DEVICE, _LEAST, _WHOLE = "shards", "device", "least", "whole"
+_QUANTITIES = {_SHARDS: "bytes of shards", _WHOLE: "bytes of whole parameters"}
 
 
 class _HeldBytes(Invariant):
@@ -168,7 +170,7 @@ class TrackerAccuracy(Invariant):
                     symptom="mismatch",
                     api=a.api,
                     kind=f"{what}-{_more(held, right)}",
-                    quantity="bytes of shards" if what == _SHARDS else "bytes at the peak",
+                    quantity=_QUANTITIES.get(what, "bytes at the peak"),
                     ranks=(report.rank,),
                     world_size=a.case.world_size,
                     observed=str(held),
@@ -189,6 +191,9 @@ class TrackerAccuracy(Invariant):
             seen = call("steps.tracking.shards_at_peak", tracker)
             judge = judged("outside", "bytes of shards", SEEN, low, high)
             return Evidence(seen=(seen,), judge=judge)
+        if what == _WHOLE:
+            seen = call("steps.tracking.unsharded_now", tracker)
+            return Evidence(seen=(seen,), judge=judged("other", _QUANTITIES[what], SEEN, 0))
         if what == _LEAST:
             least = tracked_at_least(a)
             return Evidence(seen=(peak,), judge=judged("less", "bytes at the peak", SEEN, least))
@@ -207,6 +212,9 @@ def _tracked(a: Anatomy, subject: Subject) -> tuple[str, int, int, str] | None:
     shards, count = managed_bytes(a), len(a.owners)
     if not shards <= subject.tracker_shards <= shards + ROUNDED * count:
         return _SHARDS, subject.tracker_shards, shards, str(shards)
+    whole = subject.tracker_unsharded
+    if whole and _all_resharded(a, subject):
+        return _WHOLE, whole, 0, "0, as all units are sharded again"
     if device:
         if abs(peak - device) > max(ACCURACY * device, SMALL):
             return _DEVICE, peak, device, f"{device} within {ACCURACY:.0%}, the device's"
@@ -215,6 +223,15 @@ def _tracked(a: Anatomy, subject: Subject) -> tuple[str, int, int, str] | None:
     if peak < least:
         return _LEAST, peak, least, f"at least {least}, what must be there at once"
     return None
+
+
+def _all_resharded(a: Anatomy, subject: Subject) -> bool:
+    """Whether no unit was seen whole after the last backward, behind which no forward comes."""
+    if a.case.keep_unsharded_storage:
+        return False  # they keep what they were gathered into
+    last = [i for i, op in enumerate(a.case.program) if op.runs_model or op.gives_gradients][-1:]
+    state = subject.unit_states[-1:]
+    return bool(state) and state[0].op in last and not state[0].unsharded
 
 
 def tracked_at_least(a: Anatomy) -> int:
@@ -275,4 +292,35 @@ def _more(held: int, should: int) -> str:
     return "more" if held > should else "less"
 
 
-MEMORY = (ShardBytes(), GradBytes(), TrackerAccuracy())
+class TrackerEnds(Invariant):
+    """``FSDPMemTracker`` once it has ended."""
+
+    name = "tracker_ends"
+    summary = "once the memory tracker has ended nothing runs its code any more"
+    wrong = "is tracked on once its memory tracker has ended"
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """The first rank on which anything is left."""
+        for report, subject, _ in subjects(a, observation):
+            if subject.tracker_left:
+                yield Finding(
+                    invariant=self.name,
+                    symptom="leak",
+                    api=a.api,
+                    kind=subject.tracker_left[0].partition(" ")[0],
+                    quantity=_LEFT,
+                    ranks=(report.rank,),
+                    world_size=a.case.world_size,
+                    observed=", ".join(subject.tracker_left),
+                    expected="nothing",
+                    note="by FSDPMemTracker",
+                )
+                return
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """All that is left."""
+        seen = call("steps.tracking.left", MODEL)
+        return Evidence(seen=(seen,), judge=judged("other", _LEFT, SEEN, Items("list", ())))
+
+
+MEMORY = (ShardBytes(), GradBytes(), TrackerAccuracy(), TrackerEnds())

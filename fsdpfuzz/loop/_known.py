@@ -1,8 +1,8 @@
 """Keeping off known defects: which drawn cases are not worth a run, and what is a consequence.
 
 A draw costs a few milliseconds, a run many times that, so a case that can show what is known,
-or that asks for a documented refusal, is mostly not run. A small share is: the defect may be
-gone, and another one may sit beside it.
+or that asks for a documented refusal, is often not run. A share is: the defect may be gone, and
+another one may sit beside it; what is not refused as documented would be one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from fsdpfuzz.case import (
 )
 
 SHARE = 16
-"""Of so many cases in the region of a known defect, or to be refused, one is run."""
+"""Of so many cases in the region of a known defect one is run."""
+REFUSED = 2
+"""Of so many that are to be refused one is run: drawn are few, and they are over at once."""
 
 
 def reason_to_skip(
@@ -34,11 +36,10 @@ def reason_to_skip(
     if lacking(case, backend, offers):
         return "machine"
     # By the case, not by chance: the same seed runs the same cases.
-    if int(digest(case), 16) % SHARE == 0:
-        return None
+    number = int(digest(case), 16)
     if covering:
-        return next(iter(covering))
-    return "refused" if foreseen_rejections(anatomy(case)) else None
+        return None if number % SHARE == 0 else next(iter(covering))
+    return "refused" if number % REFUSED and foreseen_rejections(anatomy(case)) else None
 
 
 def lacking(case: CaseSpec, backend: str, offers: Collection[str] = ()) -> str:

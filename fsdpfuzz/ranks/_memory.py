@@ -63,5 +63,7 @@ def measure(a: Anatomy, env: RankEnv) -> Subject:
         grad_bytes=sharded.grad_bytes(),
         tracker_peak=tracking.peak(tracker, env.device),
         tracker_shards=tracking.shards_at_peak(tracker),
+        tracker_unsharded=tracking.unsharded_now(tracker),
+        tracker_left=tuple(tracking.left(variables["model"])),
         device_peak=tracking.used_at_peak(env.device, before) if cuda else 0,
     )

@@ -12,6 +12,7 @@ from unittest import mock
 from torch.autograd.graph import save_on_cpu
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapper_module
 from torch.distributed.fsdp import _runtime_utils
+from torch.utils import checkpoint
 
 from fsdpfuzz.steps import checkpointing
 
@@ -24,17 +25,43 @@ class Counters:
     """What has been counted since the operation under way began; warnings since the start."""
 
     saved_on_cpu: int = 0
+    checkpointed: int = 0
+    """Entries of non-reentrant checkpointing."""
+    reentrant: int = 0
+    """Entries of reentrant checkpointing."""
     resharded: list[object] = field(default_factory=list)
     """The modules of fsdp1 whose post-backward hook resharded."""
     warned: list[tuple[int, str]] = field(default_factory=list)
     op: int = 0
-    """The operation under way; set by the watcher."""
+    """The operation under way."""
+
+    def begin(self, op: int) -> None:
+        """Counts for an operation from here on."""
+        self.op = op
+        self.saved_on_cpu = self.checkpointed = self.reentrant = 0
+        # The list itself stays: the probe appends to it.
+        self.resharded.clear()
+
+    @property
+    def entered(self) -> tuple[int, int, int]:
+        """Entries of ``save_on_cpu``, and of checkpointing, not reentrant and reentrant."""
+        return self.saved_on_cpu, self.checkpointed, self.reentrant
 
 
 @contextmanager
 def probes(counters: Counters) -> Iterator[None]:
-    """Counts entries of ``save_on_cpu``, post-backward reshards of fsdp1, and warnings."""
+    """Counts entries of ``save_on_cpu`` and of checkpointing, post-backward reshards, warnings."""
     entered, reshard = _counting_save_on_cpu(counters), _runtime_utils._post_backward_reshard
+    framed = checkpoint._CheckpointFrame.__init__
+    applied: Callable[..., Any] = checkpoint.CheckpointFunction.apply
+
+    def counting_frames(*args: Any, **kwargs: Any) -> None:
+        counters.checkpointed += 1
+        framed(*args, **kwargs)
+
+    def counting_apply(*args: Any) -> Any:
+        counters.reentrant += 1
+        return applied(*args)
 
     def counting_reshard(module: Any, *args: Any, **kwargs: Any) -> Any:
         counters.resharded.append(module)
@@ -49,6 +76,9 @@ def probes(counters: Counters) -> Iterator[None]:
             # Both modules have imported it by name; torch.autograd.graph is not asked again.
             mock.patch.object(wrapper_module, "save_on_cpu", entered),
             mock.patch.object(checkpointing, "save_on_cpu", entered),
+            # What every way of checkpointing comes to, whoever has imported it by name.
+            mock.patch.object(checkpoint._CheckpointFrame, "__init__", counting_frames),
+            mock.patch.object(checkpoint.CheckpointFunction, "apply", counting_apply),
             # ``_post_backward_hook`` and ``_post_backward_reshard_only_hook`` look it up in their
             # module when they run, so no hook needs to be registered anew.
             mock.patch.object(_runtime_utils, "_post_backward_reshard", counting_reshard),

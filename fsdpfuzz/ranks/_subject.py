@@ -49,7 +49,7 @@ class Observer:
         self.losses: list[Tensor] = []
         self.unit_states: list[UnitState] = []
         self.reshards: list[dict[str, int]] = []
-        self.saved: list[int] = []
+        self.entered: list[tuple[int, int, int]] = []
         self.issued: list[tuple[str, ...]] = []
         self.frozen_with_grad: set[str] = set()
         self.taken: list[Taken] = []
@@ -83,9 +83,7 @@ class Observer:
     def before(self, op: int, name: str) -> None:
         """Starts counting for this operation."""
         self._op = op
-        self._counters.op, self._counters.saved_on_cpu = op, 0
-        # The list itself stays: the probe appends to it.
-        self._counters.resharded.clear()
+        self._counters.begin(op)
         self._env.issued.clear()
 
     def assigned(self, name: str, variables: Variables) -> bool:
@@ -124,7 +122,7 @@ class Observer:
         with self._timed():
             self._follow(op)
             if isinstance(request, Forward):
-                self.saved.append(self._counters.saved_on_cpu)
+                self.entered.append(self._counters.entered)
                 self._after_forward(op, index, variables["loss"], variables["output"])
             elif request.gives_gradients:
                 self._after_backward(op, finished)
@@ -296,7 +294,9 @@ class Observer:
             warning_ops=tuple(op for op, _ in counters.warned),
             collectives=dict(self._env.collectives),
             issued=tuple(self.issued),
-            saved_on_cpu=tuple(self.saved),
+            saved_on_cpu=tuple(saved for saved, _, _ in self.entered),
+            checkpointed=tuple(plain for _, plain, _ in self.entered),
+            reentrant=tuple(reentrant for _, _, reentrant in self.entered),
             shard_bytes=sharded.held_bytes(),
             grad_bytes=sharded.grad_bytes(),
             wrong_entries=tuple(entry for taken in self.taken for entry in taken.wrong),

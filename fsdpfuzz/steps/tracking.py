@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker, _FSDPRefType
+from torch.distributed.fsdp import FSDPModule
 
 
 def peak(tracker: FSDPMemTracker, device: torch.device) -> int:
@@ -16,6 +19,31 @@ def shards_at_peak(tracker: FSDPMemTracker) -> int:
     """Bytes of sharded parameters at the peak, by the tracker."""
     held = tracker.get_tracker_snapshot("peak").values()
     return sum(int(kinds.get(_FSDPRefType.SHARDED_PARAM, 0)) for kinds in held)
+
+
+def unsharded_now(tracker: FSDPMemTracker) -> int:
+    """Bytes of whole parameters that are there just now, by the tracker."""
+    held = tracker.get_tracker_snapshot("current").values()
+    return sum(int(kinds.get(_FSDPRefType.UNSHARDED_PARAM, 0)) for kinds in held)
+
+
+def left(model: nn.Module) -> list[str]:
+    """What still runs code of a memory tracker: storages, hooks of modules, units of FSDP."""
+    found = ["UntypedStorage.resize_"] if tracks(torch.UntypedStorage.resize_) else []
+    for name, module in model.named_modules():
+        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+        found += [f"hook of {name!r}" for hook in hooks if tracks(hook)]
+        if isinstance(module, FSDPModule):
+            group = getattr(module._get_fsdp_state(), "_fsdp_param_group", None)
+            kept = {} if group is None else vars(group)
+            found += [f"{key} of {name!r}" for key, value in kept.items() if tracks(value)]
+    return found
+
+
+def tracks(function: Any) -> bool:
+    """Whether a function was made by one of torch's trackers."""
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename.endswith("mem_tracker.py")
 
 
 def allocated(device: torch.device) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fsdpfuzz.case import Op, RequiresGrad
 from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.optim_state import (
     OptimState,
@@ -22,19 +23,24 @@ _FORMS: tuple[Literal["full", "sharded"], ...] = ("full", "sharded")
 def draw(program: Program) -> None:
     """Once or twice, after a step, with any of the options of the API that takes it.
 
+    Most where it holds more than states of what is trained and sharded: of what no unit manages,
+    and of what is frozen by then.
+
     Shrinks towards none, then towards a full one.
     """
     d = program.d
     together = bool(unmanaged(d.a)) and ranks_agree(program)
-    often = d.chance(40) if together else d.chance(10, state_dict=40)
+    frozen = _after_freezing(program)
+    often = d.chance(75) if together or frozen else d.chance(10, state_dict=40)
     if d.parting != "never" or d.a.switches or not often:
         return
     if not holds_parameters(d.a):
         return
-    stepped, ops = gaps_after_a_step(program), program.operations()
+    stepped, ops = frozen or gaps_after_a_step(program), program.operations()
     changing = passes_by_parameters(ops)
     for _ in range(d.between(1, 2) if stepped else 0):
-        form, own = d.pick(_FORMS), d.chance(40) and d.a.fsdp1
+        # Its own API loads what is frozen as well; the common one does not.
+        form, own = d.pick(_FORMS), d.chance(80 if frozen else 40) and d.a.fsdp1
         offload, broadcast, fresh = d.chance(25), d.chance(25), d.chance(40)
         flatten, lenient, ignore = d.chance(20), d.chance(25), d.chance(15)
         everywhere = form != "full" or not ranks_agree(program)
@@ -49,3 +55,12 @@ def draw(program: Program) -> None:
             fresh=fresh,
         )
         d.pick(stepped).extend([TO_NONE, asked] if fresh else [asked])
+
+
+def _after_freezing(program: Program) -> list[list[Op]]:
+    """The gaps in which something is frozen that was stepped, and those behind them."""
+    stepped = gaps_after_a_step(program)
+    for i, gap in enumerate(stepped):
+        if any(isinstance(op, RequiresGrad) and not op.value for op in gap):
+            return stepped[i:]
+    return []

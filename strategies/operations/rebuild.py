@@ -42,7 +42,8 @@ def _other_plan(d: Drawing) -> Plan:
         if len({getattr(unit, name) for unit in d.case.plan.units}) > 1:
             return d.case.plan
     # A drawing of its own: what is tried here must not change the case under way.
-    other = Drawing(d.draw, d.focus, msgspec.structs.replace(d.case, program=()))
+    bare = msgspec.structs.replace(d.case, program=())
+    other = Drawing(d.draw, d.focus, bare, elsewhere=True)
     wrap.draw(other)
     first = d.case.plan.units[0]
     for option in OPTIONS:

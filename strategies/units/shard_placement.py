@@ -11,9 +11,10 @@ def draw(d: Drawing) -> None:
     """For some parameters of each unit another dimension that divides evenly, as FSDP wants it.
 
     Counted from the first or from the last, rarely an uneven one: FSDP refuses it. In half of the
-    cases the first dimension by name where no other is even. Shrinks towards none.
+    cases the first dimension by name where no other is even. Most where another plan has saved
+    what is loaded. Shrinks towards none.
     """
-    if d.a.fsdp1 or not d.chance(16):
+    if d.a.fsdp1 or not d.chance(60 if d.elsewhere else 16):
         return
     anyhow, by_rows = d.chance(3), d.chance(50)
     units: tuple[Unit, ...] = d.case.plan.units

@@ -26,7 +26,13 @@ from fsdpfuzz.case import (
     Switch,
     anatomy,
 )
-from fsdpfuzz.expect import is_cut, offload_entries, optional_keys, state_keys
+from fsdpfuzz.expect import (
+    checkpoint_entries,
+    is_cut,
+    offload_entries,
+    optional_keys,
+    state_keys,
+)
 
 TWO = Sequential(children=(Linear(out=2), Linear(out=2, bias=False)))
 THRICE = Repeat(body=Linear(out=2), times=3, no_grad="body")
@@ -92,6 +98,27 @@ def case(
 )
 def test_each_call_of_an_offloaded_module_is_an_entry(a: Anatomy, entries: tuple[int, ...]) -> None:
     assert offload_entries(a, 0) == entries
+
+
+@pytest.mark.parametrize(
+    ("a", "plain", "reentrant"),
+    [
+        (case(TWO), (0,), (0,)),
+        (case(TWO, Checkpoint(path="0", kind="offload")), (0,), (0,)),
+        (case(TWO, Checkpoint(path="0"), Checkpoint(path="1", kind="composable")), (2,), (0,)),
+        (case(TWO, Checkpoint(path="0"), Checkpoint(path="1", reentrant=True)), (1,), (1,)),
+        (case(TWO, Checkpoint(path="0", kind="function_offload")), (1,), (0,)),
+        # A wrapper is entered by every call, a caller asks only where it records.
+        (case(THRICE, Checkpoint(path="body")), (6,), (0,)),
+        (case(THRICE, Checkpoint(path="body", kind="function")), (3,), (0,)),
+        (case(THRICE, Checkpoint(path="body", kind="function_offload")), (3,), (0,)),
+    ],
+)
+def test_each_call_of_a_checkpointed_module_is_an_entry(
+    a: Anatomy, plain: tuple[int, ...], reentrant: tuple[int, ...]
+) -> None:
+    assert checkpoint_entries(a, 0, reentrant=False) == plain
+    assert checkpoint_entries(a, 0, reentrant=True) == reentrant
 
 
 def test_entries_are_those_of_the_rank_s_own_path() -> None:

@@ -93,6 +93,10 @@ def _units(case: CaseSpec) -> tuple[str, ...]:
 
 _CLEAN1 = observed(Subject(units=_units(_SWITCHED)), case=_SWITCHED)
 _OFFLOADED = msgspec.structs.replace(CASE, checkpoints=(Checkpoint(path="0", kind="offload"),))
+_RECOMPUTED = msgspec.structs.replace(CASE, checkpoints=(Checkpoint(path="0"),))
+_REENTRANT = msgspec.structs.replace(
+    CASE, checkpoints=(Checkpoint(path="0", reentrant=True, kind="function"),)
+)
 _FIRST = msgspec.structs.replace(
     CASE, plan=Fsdp1Plan(units=(Fsdp1Unit(path="0"), Fsdp1Unit(path="")))
 )
@@ -257,6 +261,18 @@ FAULTS: dict[str, Fault] = {
         subject(saved_on_cpu=(1,)),
         subject(saved_on_cpu=(2,)),
     ),
+    "checkpoint_entered": _subject(
+        "checkpoint_entered/mismatch/fsdp2:less",
+        _RECOMPUTED,
+        subject(checkpointed=(1,)),
+        subject(checkpointed=(0,)),
+    ),
+    "reentrant_entered": _subject(
+        "reentrant_entered/mismatch/fsdp2:less",
+        _REENTRANT,
+        subject(reentrant=(1,)),
+        subject(reentrant=(0,)),
+    ),
     "reshard_count": _subject(
         "reshard_count/mismatch/fsdp1:less",
         _FIRST,
@@ -304,5 +320,11 @@ FAULTS: dict[str, Fault] = {
         _TRACKED,
         _tracking(1 << 30),
         _tracking(5 << 28),
+    ),
+    "tracker_ends": _subject(
+        "tracker_ends/leak/fsdp2:pre_backward",
+        _TRACKED,
+        _tracking(1 << 30),
+        msgspec.structs.replace(_tracking(1 << 30), tracker_left=("pre_backward of ''",)),
     ),
 }

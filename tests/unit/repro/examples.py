@@ -144,6 +144,8 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
         "hang": (case, finding("no_hang", "hang", kind="backward", **ended)),
         "death": (case, finding("no_rank_death", "rank_death", kind=":-9", failure=DEATH, **ended)),
         "offloads": (case, counted("offload_entered", "less", op=0, operation="forward")),
+        "checkpoints": (case, counted("checkpoint_entered", "less", op=0, operation="forward")),
+        "reentrant": (case, counted("reentrant_entered", "less", op=0, operation="forward")),
     }
     gather = "all_gather float32 10"
     told: dict[str, Any] = {"name": gather, "op": 0, "operation": "forward", "observed": "2"}
@@ -173,8 +175,9 @@ def every_kind(api: str) -> dict[str, tuple[CaseSpec, Finding]]:
         tracked = single_unit(api, probes=("mem_tracker",))
         kinds |= {
             f"tracker-{kind}": (tracked, counted("tracker_accuracy", f"{kind}-less"))
-            for kind in ("least", "shards", "device")
+            for kind in ("least", "shards", "device", "whole")
         }
+        kinds["tracker-left"] = (tracked, counted("tracker_ends", "hook", "leak"))
     return {name: (at, _of(api, found)) for name, (at, found) in kinds.items()}
 
 
