@@ -1,4 +1,4 @@
-"""Faults that leave all values right and issue other collectives, or at another time."""
+"""Faults that leave all values right: other collectives, another time, memory not freed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ ITERATION = (Forward(), Backward())
 UNITS = ("0", "1", "2", "")
 
 
-def chain(plan: Fsdp1Plan | Fsdp2Plan, iterations: int = 1) -> CaseSpec:
+def chain(plan: Fsdp1Plan | Fsdp2Plan, iterations: int = 1, ranks: int = 2) -> CaseSpec:
     """Three layers of different sizes."""
     return CaseSpec(
-        world_size=2,
+        world_size=ranks,
         model=Sequential(children=(Linear(out=4), Linear(out=2), Linear(out=6))),
         inputs=Dense(width=2),
         plan=plan,
@@ -77,6 +77,10 @@ FAULTS: dict[str, tuple[CaseSpec, str]] = {
     "fsdp2_backward_list_ignored": (
         chain(second(prefetched_in_backward=("1", "0"))),
         "gathered_in_turn/mismatch/fsdp2:late",
+    ),
+    "fsdp2_smaller_mesh_stays_whole": (
+        chain(second(reshard_after_forward=2), ranks=4),
+        "freed_when_sharded/leak/fsdp2",
     ),
 }
 
