@@ -30,8 +30,18 @@ def draw(d: Drawing) -> None:
     """
     if d.apart or not d.trains:
         return
-    if d.chance(40, checkpoint=60):
+    if d.chance(15 if _prefetches(d) else 40, checkpoint=60):
         place(d, placement(d))
+
+
+def _prefetches(d: Drawing) -> bool:
+    """Whether units are told what to gather early, of which recomputation leaves little to say."""
+    options = d.a.options.values()
+    return any(
+        getattr(unit, f"prefetched_in_{way}", ())
+        for unit in options
+        for way in ("forward", "backward")
+    )
 
 
 def placement(d: Drawing) -> tuple[Checkpoint, ...]:
