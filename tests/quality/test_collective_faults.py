@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import benchmarks.faults as benched
@@ -21,6 +22,7 @@ from fsdpfuzz.case import (
     Linear,
     Sequential,
 )
+from fsdpfuzz.case.operations import FullParams
 from fsdpfuzz.case.units import Precision
 from tests.quality.test_finding_scripts import finding_in, verified
 
@@ -77,6 +79,13 @@ FAULTS: dict[str, tuple[CaseSpec, str]] = {
     "fsdp2_backward_list_ignored": (
         chain(second(prefetched_in_backward=("1", "0"))),
         "gathered_in_turn/mismatch/fsdp2:late",
+    ),
+    "stale_low_precision_after_full": (
+        msgspec.structs.replace(
+            chain(first("", sharding="SHARD_GRAD_OP", precision=WIDER)),
+            program=(Forward(grad=False), FullParams(), *ITERATION),
+        ),
+        "collectives/mismatch/fsdp1:all-gather-less",
     ),
     "fsdp2_smaller_mesh_stays_whole": (
         chain(second(reshard_after_forward=2), ranks=4),
