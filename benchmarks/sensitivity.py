@@ -59,12 +59,16 @@ def ranks_for(item: Fault) -> int:
 
 
 def chosen_faults(options: argparse.Namespace) -> list[Fault]:
-    """Those asked for, without those that this backend cannot show."""
+    """Those asked for, without those that this backend, or no case, can show."""
     unknown = set(options.only) - set(FAULTS)
     if unknown:
         raise SystemExit(f"there is no fault {', '.join(sorted(unknown))}")
     wanted = [FAULTS[name] for name in options.only] or list(FAULTS.values())
-    shown = [item for item in wanted if item.needs != "gpu" or options.backend == "nccl"]
+    shown = [
+        item
+        for item in wanted
+        if item.needs != "tensor parallelism" and (item.needs != "gpu" or options.backend == "nccl")
+    ]
     return shown[:: options.every]
 
 

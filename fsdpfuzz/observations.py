@@ -84,6 +84,13 @@ class UnitState(Record, frozen=True, kw_only=True):
     """Bytes of gradients (fsdp2) where the backward left them to a later one to reduce."""
 
 
+class Unfreed(Record, frozen=True, kw_only=True):
+    """Units (fsdp2) that were sharded after ``op``, but kept the memory of whole parameters."""
+
+    op: int
+    units: tuple[str, ...]
+
+
 class WrongEntry(Record, frozen=True, kw_only=True):
     """An entry of a state dict that is not as the plain model's."""
 
@@ -105,6 +112,7 @@ class Subject(Record, frozen=True, kw_only=True):
     """One per forward, exact."""
     comparisons: tuple[Comparison, ...] = ()
     unit_states: tuple[UnitState, ...] = ()
+    unfreed: tuple[Unfreed, ...] = ()
     backward_reshards: tuple[dict[str, int], ...] = ()
     """How often each unit (fsdp1) was resharded by its own hook, for each backward."""
     against_case: tuple[Comparison, ...] = ()

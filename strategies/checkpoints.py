@@ -6,10 +6,13 @@ import msgspec
 
 from fsdpfuzz.case import (
     TOKENS,
+    Anatomy,
     Checkpoint,
     CheckpointKind,
     Dense,
     Fsdp1Plan,
+    Fsdp2Unit,
+    Repeat,
     reentrant_scopes,
     within,
 )
@@ -30,8 +33,16 @@ def draw(d: Drawing) -> None:
     """
     if d.apart or not d.trains:
         return
-    if d.chance(40, checkpoint=60):
+    if d.chance(15 if _prefetches(d) else 40, checkpoint=60):
         place(d, placement(d))
+
+
+def _prefetches(d: Drawing) -> bool:
+    """Whether units are told what to gather early, of which recomputation leaves little to say."""
+    return any(
+        isinstance(unit, Fsdp2Unit) and (unit.prefetched_in_forward or unit.prefetched_in_backward)
+        for unit in d.a.options.values()
+    )
 
 
 def placement(d: Drawing) -> tuple[Checkpoint, ...]:
@@ -39,7 +50,7 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
 
     Reentrant checkpointing gives gradients only where an input requires grad, so there is none
     behind an embedding that is frozen, and none around tokens. Most of the reentrant ones
-    recompute a whole unit, or what lies in one.
+    recompute a whole unit, or what lies in one. What calls a unit several times is often the first.
     """
     a = d.a
     reentrant = d.chance(50, fine_tune=10)
@@ -61,9 +72,15 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
         paths = [path for path in paths if path in a.imported.recomputable]
     # Units first, so that shrinking comes to a checkpoint on a unit.
     paths.sort(key=lambda path: path not in a.options)
+    # A recomputation ends within the last call of a unit that it needs: only where it calls one
+    # several times does a call come to its end.
+    again = [path for path in paths if _repeats_a_unit(a, path)]
+    repeats = d.chance(60) and bool(again)
     chosen: list[Checkpoint] = []
     while paths and len(chosen) < MAX_CHECKPOINTS and (not chosen or d.chance(38)):
-        path = paths.pop(d.between(0, len(paths) - 1))
+        which = d.between(0, len(paths) - 1)
+        path = again[which % len(again)] if repeats and not chosen else paths[which]
+        paths.remove(path)
         if own and any(within(path, c.path) or within(c.path, path) for c in chosen):
             continue  # what is recomputed in a recomputation need not be possible
         kind = d.pick(kinds)
@@ -81,6 +98,12 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     order = {place.path: i for i, place in enumerate(a.places)}
     in_order = tuple(sorted(chosen, key=lambda checkpoint: order[checkpoint.path]))
     return in_order if d.chance(9) else _calm(d, in_order)
+
+
+def _repeats_a_unit(a: Anatomy, path: str) -> bool:
+    """Whether a module calls what lies in it several times, units among it."""
+    node = a.by_path[path].node
+    return isinstance(node, Repeat) and any(within(u, path) and u != path for u in a.units)
 
 
 def place(d: Drawing, placed: tuple[Checkpoint, ...]) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 
 Node = TypeVar("Node", bound=ast.AST)
 Api = Literal["fsdp1", "fsdp2", "both"]
-Needs = Literal["cpu", "gpu", "world size 4"]
+Needs = Literal["cpu", "gpu", "world size 4", "tensor parallelism"]
 Area = Literal[
     "fsdp1 runtime",
     "fsdp2 runtime",

@@ -155,6 +155,8 @@ FAULTS = (
         ),
         silent=False,
     ),
+    # Both names mean one object (``FlatParamHandle._init_flat_param_and_metadata``), so these two
+    # change nothing, unless tensor parallelism makes another one of the first.
     fault(
         "tied_parameter_stays_whole",
         "the second name of a tied parameter keeps the whole parameter alive",
@@ -165,6 +167,7 @@ FAULTS = (
             "param.data = prim_param",
             "pass",
         ),
+        needs="tensor parallelism",
     ),
     fault(
         "tied_gradient_missing",
@@ -172,6 +175,7 @@ FAULTS = (
         "tied parameters",
         "fsdp1",
         Edit(HANDLE + "_use_sharded_grad_views", "param.grad = prim_param.grad", "pass"),
+        needs="tensor parallelism",
     ),
     fault(
         "replaced_parameter_ignored",

@@ -41,8 +41,8 @@ from fsdpfuzz.case import (
     reentrant_scopes,
     within,
 )
-from fsdpfuzz.case.operations import Reshard, Unshard
-from fsdpfuzz.case.units.precision import reduced_in
+from fsdpfuzz.case.operations import FullParams, Op, Reshard, StateDict, Unshard
+from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
 from fsdpfuzz.expect.bytes import gathered_in, shard_numel
@@ -129,9 +129,15 @@ class _Follower:
             elif now.trained != self._trained and set(self._state.values()) - {SHARDED}:
                 return  # fsdp2 does not tell units that are whole
             else:
-                # Units that are whole may be sharded by whoever looks into them.
-                self._state = {p: s if s == SHARDED else EITHER for p, s in self._state.items()}
+                self._state = {p: self._after_a_look(p, op, s) for p, s in self._state.items()}
             self._trained = dict(now.trained)
+
+    # ``FlatParamHandle._get_padded_unsharded_flat_param`` in fsdp/_flat_param.py frees the lower.
+    def _after_a_look(self, path: str, op: Op, state: Bounds) -> Bounds:
+        """Who looks into a whole unit may shard it; fsdp1 does so if that is in less precision."""
+        looks = isinstance(op, FullParams) or (isinstance(op, StateDict) and op.form != "local")
+        lower = self._a.fsdp1 and computed_in(self._now.options[path]) not in (None, "float32")
+        return SHARDED if state == SHARDED or (looks and lower) else EITHER
 
     def _promises(self) -> bool:
         """Whether anything is promised under the present plan."""

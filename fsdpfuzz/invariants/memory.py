@@ -20,8 +20,8 @@ from fsdpfuzz.expect import (
     unreached_roots,
     whole_bytes,
 )
-from fsdpfuzz.invariants.base import Invariant, subjects, variant_name
-from fsdpfuzz.invariants.evidence import SEEN, Evidence, judged
+from fsdpfuzz.invariants.base import Invariant, operation, subjects, variant_name
+from fsdpfuzz.invariants.evidence import SEEN, Evidence, judged, texts
 from fsdpfuzz.invariants.hooks import by_rank
 from fsdpfuzz.observations import Observation, Subject
 from fsdpfuzz.verdict import Finding
@@ -147,6 +147,52 @@ class GradBytes(_HeldBytes):
         return Evidence(
             seen=(seen,),
             judge=judged(how, self.quantity, SEEN, due),
+        )
+
+
+class FreedWhenSharded(Invariant):
+    """What was gathered (fsdp2)."""
+
+    name = "freed_when_sharded"
+    summary = "a unit that is sharded keeps no memory of its whole parameters"
+    wrong = "keeps the whole parameters of a unit that is sharded"
+    costs = True
+
+    def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
+        """The first forward or backward of each variant that leaves any."""
+        if a.case.keep_unsharded_storage:
+            return  # as it was asked to
+        told = set()
+        for report, subject, run in subjects(a, observation):
+            for state in subject.unfreed:
+                now = run.at(state.op)
+                # Over one rank there is nothing to gather, nor to free.
+                kept = [path for path in state.units if now.shards(path) > 1]
+                if not kept or subject.name in told:
+                    continue
+                told.add(subject.name)
+                yield Finding(
+                    invariant=self.name,
+                    symptom="leak",
+                    api=a.api,
+                    variant=variant_name(subject),
+                    op=state.op,
+                    operation=operation(a, state.op),
+                    unit=kept[0],
+                    quantity="units",
+                    ranks=(report.rank,),
+                    world_size=a.case.world_size,
+                    observed=f"{kept} keep whole parameters",
+                    expected="none that is sharded",
+                )
+
+    def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
+        """Whether the unit that the finding names keeps what was gathered."""
+        owned = [p.fqn for p in a.owned[finding.unit or ""]]
+        return Evidence(
+            last=finding.op,
+            seen=(call("steps.fsdp2.memory.unfreed", MODEL),),
+            judge=judged("among", SEEN, texts(owned), "is sharded and kept whole besides"),
         )
 
 
@@ -323,4 +369,4 @@ class TrackerEnds(Invariant):
         return Evidence(seen=(seen,), judge=judged("other", _LEFT, SEEN, Items("list", ())))
 
 
-MEMORY = (ShardBytes(), GradBytes(), TrackerAccuracy(), TrackerEnds())
+MEMORY = (ShardBytes(), GradBytes(), FreedWhenSharded(), TrackerAccuracy(), TrackerEnds())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -70,7 +70,10 @@ class Sharded:
         """Units whose parameters are whole on this rank although the plan shards them."""
         if self._a.fsdp1:
             return tuple(units1.unsharded(self.model))
-        names = units2.unsharded(self.model, self._unmanaged)
+        return self._units_of(units2.unsharded(self.model, self._unmanaged))
+
+    def _units_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The units (fsdp2) that manage these parameters."""
         units = self._a.unit_at
         found = (innermost(name.rpartition(".")[0], units) for name in names)
         return tuple(dict.fromkeys(units[module] for module in found if module is not None))
@@ -79,6 +82,10 @@ class Sharded:
         """How often each unit occurs among ``modules``, which fsdp1's own hook resharded."""
         paths = {id(unit): path for path, unit in self._modules.items()}
         return dict(Counter(paths.get(id(module), "(unknown)") for module in modules))
+
+    def unfreed(self) -> tuple[str, ...]:
+        """Units (fsdp2) that are sharded, but keep the memory of whole parameters."""
+        return () if self._a.fsdp1 else self._units_of(memory2.unfreed(self.model))
 
     def held_bytes(self) -> int:
         """Bytes of parameters on this rank: shards, and whatever is whole just now."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from fsdpfuzz.case import EPSILON, Anatomy, Forward, StateDict, coarsest, lower
 from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.errors import ContractError
-from fsdpfuzz.observations import Comparison, Subject, UnitState
+from fsdpfuzz.observations import Comparison, Subject, Unfreed, UnitState
 from fsdpfuzz.ranks._compare import Batch, entries_of, floor_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Execution, Variables
@@ -48,6 +48,7 @@ class Observer:
         self.comparisons: list[Comparison] = []
         self.losses: list[Tensor] = []
         self.unit_states: list[UnitState] = []
+        self.unfreed: list[Unfreed] = []
         self.reshards: list[dict[str, int]] = []
         self.entered: list[tuple[int, int, int]] = []
         self.issued: list[tuple[str, ...]] = []
@@ -121,6 +122,8 @@ class Observer:
         finished = self._passes.after(op, variables)
         with self._timed():
             self._follow(op)
+            if request.runs_model or request.gives_gradients:
+                self._look_for_unfreed(op)
             if isinstance(request, Forward):
                 self.entered.append(self._counters.entered)
                 self._after_forward(op, index, variables["loss"], variables["output"])
@@ -132,6 +135,10 @@ class Observer:
                 self._compare_result(op, result, variables[result])
             for quantity in request.compared:
                 self._compare(op, quantity)
+
+    def _look_for_unfreed(self, op: int) -> None:
+        if units := self.sharded.unfreed():
+            self.unfreed.append(Unfreed(op=op, units=units))
 
     def _follow(self, op: int) -> None:
         """What is frozen from here on."""
@@ -286,6 +293,7 @@ class Observer:
             losses=tuple(torch.stack(self.losses).tolist()) if self.losses else (),
             comparisons=tuple(self.comparisons),
             unit_states=tuple(self.unit_states),
+            unfreed=tuple(self.unfreed),
             backward_reshards=tuple(self.reshards),
             against_case=self.against_case,
             frozen_with_grad=tuple(sorted(self.frozen_with_grad)),

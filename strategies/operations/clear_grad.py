@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Op
+from fsdpfuzz.case import Backward, Forward, Op
 from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.strategies.operations import state_dict
@@ -13,9 +13,9 @@ from fsdpfuzz.strategies.operations.program import Program
 def draw(program: Program) -> None:
     """Between a backward that reduces and what uses the gradients: more of them, or a step.
 
-    Of some parameters of a unit, now and then with all of another one, or of all of a flat one;
-    before a step now and then saved, which shows FSDP that they are gone. Shrinks towards none,
-    then towards one parameter.
+    Of some parameters of a unit, now and then with all of another one, or of all of a flat one.
+    Now and then saved, or followed by one more micro-batch: both show FSDP that they are gone, and
+    that one what comes of it. Shrinks towards none, then towards one parameter.
     """
     d = program.d
     original = d.a.fsdp1 and not all(is_flat(d.a, unit) for unit in d.a.units)
@@ -46,4 +46,6 @@ def draw(program: Program) -> None:
     cleared: list[Op] = [ClearGrad(parameters=tuple(names))]
     if d.chance(25):
         cleared.append(state_dict.FULL)
+    if d.chance(60) and (i, at) not in again:
+        cleared += [Forward(), Backward()]
     program.iterations[i][at:at] = cleared

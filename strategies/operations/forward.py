@@ -27,11 +27,11 @@ def _accumulated(program: Program) -> None:
     """
     d = program.d
     wide = any(reduced_in(unit) != computed_in(unit) for unit in d.case.plan.units)
-    if not d.chance(65 if wide else 40):
+    if not d.chance(80 if wide else 40):
         return
-    synced, joined = not d.chance(75 if wide else 50), d.chance(15)
+    synced, joined = not d.chance(85 if wide else 50), d.chance(15)
     for iteration in program.iterations:
-        for _ in range(d.between(0, MAX_MICRO_BATCHES - 1)):
+        for _ in range(d.between(1 if wide else 0, MAX_MICRO_BATCHES - 1)):
             # Forwards before one backward either all reduce or none does.
             early: list[Op] = [Forward()] if joined else [Forward(sync=synced), Backward()]
             iteration[:0] = early
@@ -41,16 +41,30 @@ def _alone(program: Program) -> None:
     """As an evaluation does: of the root, or of a unit below it once the root has run."""
     d = program.d
     low = any(computed_in(unit) for unit in d.case.plan.units)
+    lower = low and d.a.fsdp1
+    often = 35 if lower else 20 if low else 6
+    compares = checks_order(program)
     for i, gap in enumerate(program.gaps):
-        if not d.chance(20 if low else 6, fine_tune=25, exec_order=25):
+        if not (d.chance(50) if compares else d.chance(often, fine_tune=25, exec_order=25)):
             continue
-        dropped = d.chance(40)
+        # Of what is thrown away fsdp1 leaves hooks behind, and then little is promised.
+        dropped = d.chance(10 if compares or lower else 40)
         lone = Forward(drop=True) if dropped else Forward(grad=False)
         # Not in the first gap: FSDP takes the module that is called first for the root
         # (``FSDPState._lazy_init`` of fsdp2, ``_lazy_init`` in fsdp/_runtime_utils.py).
         if i and not dropped and d.chance(30):
             lone = Forward(grad=False, target=_target(program))
         gap += [lone] * d.between(1, 2)
+
+
+def checks_order(program: Program) -> bool:
+    """Whether fsdp1 compares the order of units, but not that of an evaluation."""
+    return program.d.a.fsdp1 and program.d.case.debug_level == "DETAIL"
+
+
+def left_whole(program: Program) -> list[list[Op]]:
+    """Gaps before an iteration with a lone forward, which leaves some units whole meanwhile."""
+    return [gap for gap in program.gaps[:-1] if any(isinstance(op, Forward) for op in gap)]
 
 
 def _target(program: Program) -> str:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from fsdpfuzz.case.operations import FullParams
+from fsdpfuzz.case.units.precision import computed_in
+from fsdpfuzz.strategies.operations.forward import left_whole
 from fsdpfuzz.strategies.operations.program import Program
 
 
 def draw(program: Program) -> None:
     """Read once or twice, in any gap; with fsdp1 some that are trained are written, too.
 
-    Offload is rare: on a CPU it is known to fail. Shrinks towards none, then towards reading.
+    More often behind a lone forward of fsdp1 in lower precision, which leaves what was not looked
+    at. Offload is rare: on a CPU it is known to fail. Shrinks towards none, then towards reading.
     """
     d = program.d
-    if d.parting != "never" or not d.chance(9, state_dict=20):
+    whole = left_whole(program)
+    lower = d.a.fsdp1 and bool(whole) and any(computed_in(unit) for unit in d.case.plan.units)
+    often = d.chance(50) if lower else d.chance(9, state_dict=20)
+    if d.parting != "never" or not often:
         return
     trained = [p.fqn for p in d.a.distinct if p.used and p.fqn not in d.a.frozen]
     for _ in range(d.between(1, 2)):
@@ -24,4 +30,4 @@ def draw(program: Program) -> None:
             offload_to_cpu=other and d.a.fsdp1,
             async_op=other and not d.a.fsdp1,
         )
-        d.pick(program.gaps).append(asked)
+        d.pick([*program.gaps, *whole * 3]).append(asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Forward, Mode
+from fsdpfuzz.strategies.operations.forward import checks_order
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -13,7 +14,7 @@ def draw(program: Program) -> None:
         return
     for gap in program.gaps:
         lone = [i for i, op in enumerate(gap) if isinstance(op, Forward)]
-        if lone and d.chance(50):
+        if lone and d.chance(85 if checks_order(program) else 50):
             gap[lone[0] : lone[-1] + 1] = [
                 Mode(train=False),
                 *gap[lone[0] : lone[-1] + 1],

@@ -1,10 +1,11 @@
-"""Faults that leave all values right and issue other collectives, or at another time."""
+"""Faults that leave all values right: other collectives, another time, memory not freed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import benchmarks.faults as benched
@@ -21,6 +22,7 @@ from fsdpfuzz.case import (
     Linear,
     Sequential,
 )
+from fsdpfuzz.case.operations import FullParams
 from fsdpfuzz.case.units import Precision
 from tests.quality.test_finding_scripts import finding_in, verified
 
@@ -30,10 +32,10 @@ ITERATION = (Forward(), Backward())
 UNITS = ("0", "1", "2", "")
 
 
-def chain(plan: Fsdp1Plan | Fsdp2Plan, iterations: int = 1) -> CaseSpec:
+def chain(plan: Fsdp1Plan | Fsdp2Plan, iterations: int = 1, ranks: int = 2) -> CaseSpec:
     """Three layers of different sizes."""
     return CaseSpec(
-        world_size=2,
+        world_size=ranks,
         model=Sequential(children=(Linear(out=4), Linear(out=2), Linear(out=6))),
         inputs=Dense(width=2),
         plan=plan,
@@ -77,6 +79,17 @@ FAULTS: dict[str, tuple[CaseSpec, str]] = {
     "fsdp2_backward_list_ignored": (
         chain(second(prefetched_in_backward=("1", "0"))),
         "gathered_in_turn/mismatch/fsdp2:late",
+    ),
+    "stale_low_precision_after_full": (
+        msgspec.structs.replace(
+            chain(first("", sharding="SHARD_GRAD_OP", precision=WIDER)),
+            program=(Forward(grad=False), FullParams(), *ITERATION),
+        ),
+        "collectives/mismatch/fsdp1:all-gather-less",
+    ),
+    "fsdp2_smaller_mesh_stays_whole": (
+        chain(second(reshard_after_forward=2), ranks=4),
+        "freed_when_sharded/leak/fsdp2",
     ),
 }
 

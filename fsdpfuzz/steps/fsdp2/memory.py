@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._common_utils import clean_tensor_name
 
 from fsdpfuzz.steps.shards import storage_bytes
 
@@ -29,6 +30,19 @@ def held_bytes(model: nn.Module) -> int:
         tensors += [held.sharded_param, *held.all_gather_outputs]
         tensors.append(getattr(held, "_unsharded_param", None))
     return storage_bytes(tensors)
+
+
+# ``FSDPParam.free_unsharded_param`` in fsdp/_fully_shard/_fsdp_param.py frees what was gathered.
+def unfreed(model: nn.Module) -> list[str]:
+    """Parameters that are sharded, over all ranks or fewer, while what was gathered is kept."""
+    names = {module: name for name, module in model.named_modules()}
+    found = []
+    for held in fsdp_params(model):
+        info = held._module_info
+        kept = any(gathered.untyped_storage().nbytes() for gathered in held.all_gather_outputs)
+        if kept and held.sharded_state.name != "UNSHARDED":
+            found.append(clean_tensor_name(f"{names[info.module]}.{info.param_name}").lstrip("."))
+    return found
 
 
 # Under mixed precision a gradient moves from the parameter to ``unsharded_accumulated_grad``, in

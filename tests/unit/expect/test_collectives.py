@@ -34,6 +34,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.micro_batches import MicroBatches
+from fsdpfuzz.case.operations import FullParams
 from fsdpfuzz.case.reduce_scatter import ReduceScatter
 from fsdpfuzz.case.units import Precision
 from fsdpfuzz.expect import Traffic, traffic
@@ -385,3 +386,11 @@ def test_a_root_that_is_called_once_more_may_prefetch_what_is_through() -> None:
     assert [*promised(plan, checkpoints=(Checkpoint(path=""), Checkpoint(path="0")))] == [0, 1]
     usual = first("0", "1", "", sharding="SHARD_GRAD_OP")
     assert [*promised(usual, checkpoints=(around, Checkpoint(path="0")))] == [0, 1]
+
+
+@pytest.mark.parametrize("look", [FullParams(), StateDict(), StateDict(form="sharded")])
+def test_a_look_at_full_precision_frees_what_is_whole_in_a_lower_one(look: Op) -> None:
+    program = (Forward(grad=False), look, Forward(grad=False))
+    lower = numbers(promised(first("", precision=Precision(param="bfloat16")), program))
+    assert lower == [{"all_gather bfloat16 11": "1"}] * 2
+    assert numbers(promised(first(""), program))[1] == {"all_gather float32 11": "0 to 1"}

@@ -34,6 +34,7 @@ from fsdpfuzz.observations import (
     Observation,
     Raised,
     Subject,
+    Unfreed,
     UnitState,
     WrongEntry,
 )
@@ -302,6 +303,12 @@ FAULTS: dict[str, Fault] = {
     ),
     "grad_bytes": Fault(
         CASE, _held(), _held(grads=grad_bytes(_A, 1) + 4), "grad_bytes/leak/fsdp2:more"
+    ),
+    "freed_when_sharded": _subject(
+        "freed_when_sharded/leak/fsdp2",
+        CASE,
+        subject(),
+        subject(unfreed=(Unfreed(op=0, units=("0",)),)),
     ),
     "collectives": _subject(
         "collectives/mismatch/fsdp2:reduce-scatter-other",
