@@ -12,7 +12,6 @@ from fsdpfuzz.case import (
     Dense,
     Fsdp1Plan,
     Fsdp2Unit,
-    Repeat,
     reentrant_scopes,
     within,
 )
@@ -103,7 +102,9 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
 def _repeats_a_unit(a: Anatomy, path: str) -> bool:
     """Whether a module calls what lies in it several times, units among it."""
     node = a.by_path[path].node
-    return isinstance(node, Repeat) and any(within(u, path) and u != path for u in a.units)
+    return (
+        node is not None and node.repeats() and any(within(u, path) and u != path for u in a.units)
+    )
 
 
 def place(d: Drawing, placed: tuple[Checkpoint, ...]) -> None:

@@ -41,7 +41,7 @@ from fsdpfuzz.case import (
     reentrant_scopes,
     within,
 )
-from fsdpfuzz.case.operations import FullParams, Op, Reshard, StateDict, Unshard
+from fsdpfuzz.case.operations import Op, Reshard, Unshard
 from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
@@ -135,9 +135,8 @@ class _Follower:
     # ``FlatParamHandle._get_padded_unsharded_flat_param`` in fsdp/_flat_param.py frees the lower.
     def _after_a_look(self, path: str, op: Op, state: Bounds) -> Bounds:
         """Who looks into a whole unit may shard it; fsdp1 does so if that is in less precision."""
-        looks = isinstance(op, FullParams) or (isinstance(op, StateDict) and op.form != "local")
         lower = self._a.fsdp1 and computed_in(self._now.options[path]) not in (None, "float32")
-        return SHARDED if state == SHARDED or (looks and lower) else EITHER
+        return SHARDED if state == SHARDED or (op.looks_whole and lower) else EITHER
 
     def _promises(self) -> bool:
         """Whether anything is promised under the present plan."""

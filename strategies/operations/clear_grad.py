@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Backward, Forward, Op
+from fsdpfuzz.case import Op
 from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.strategies.operations import state_dict
 from fsdpfuzz.strategies.operations.backward import after_reductions
+from fsdpfuzz.strategies.operations.forward import MICRO_BATCH
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -47,5 +48,5 @@ def draw(program: Program) -> None:
     if d.chance(25):
         cleared.append(state_dict.FULL)
     if d.chance(60) and (i, at) not in again:
-        cleared += [Forward(), Backward()]
+        cleared += MICRO_BATCH
     program.iterations[i][at:at] = cleared

@@ -7,6 +7,8 @@ from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.strategies.operations.program import Program
 
 MAX_MICRO_BATCHES = 3
+MICRO_BATCH: tuple[Op, ...] = (Forward(), Backward())
+"""One more, synchronised."""
 
 
 def draw(program: Program) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fsdpfuzz.case import Op, RequiresGrad
+from fsdpfuzz.case import Op
 from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.optim_state import (
     OptimState,
@@ -58,9 +58,9 @@ def draw(program: Program) -> None:
 
 
 def _after_freezing(program: Program) -> list[list[Op]]:
-    """The gaps in which something is frozen that was stepped, and those behind them."""
+    """From the gap on in which what is trained changes, once it was stepped."""
     stepped = gaps_after_a_step(program)
     for i, gap in enumerate(stepped):
-        if any(isinstance(op, RequiresGrad) and not op.value for op in gap):
+        if any(op.changes_trained for op in gap):
             return stepped[i:]
     return []

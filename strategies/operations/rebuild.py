@@ -47,6 +47,8 @@ def _other_plan(d: Drawing) -> Plan:
     wrap.draw(other)
     first = d.case.plan.units[0]
     for option in OPTIONS:
+        if option.newer:
+            continue  # another torch would have another plan for the same seed
         if option.free:
             import_module(f"fsdpfuzz.strategies.units.{option.name}").draw(other)
         elif option.has(first):

@@ -242,6 +242,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Whether it also calls a module that lies deeper in it than its children."""
         return False
 
+    def repeats(self) -> bool:
+        """Whether a forward calls what lies in it several times."""
+        return False
+
     def takes_lower_dtypes(self) -> bool:
         """Whether its parameters may have another dtype than its inputs, which it puts out."""
         return False

@@ -42,6 +42,10 @@ class Repeat(NodeBase, tag="repeat", frozen=True, kw_only=True):
     times: Annotated[int, Meta(ge=1, le=16)] = 2
     no_grad: Literal["off", "body", "first_child"] = "off"
 
+    def repeats(self) -> bool:
+        """It is for that."""
+        return True
+
     def width_after(self, width: int, at: str = "$.model") -> int:
         """Keeps the width."""
         out = keeps_width(self, self.body, width, at)

@@ -119,6 +119,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return ""
 
     @property
+    def looks_whole(self) -> bool:
+        """Whether it gathers whole parameters, in their own dtype, to look at them."""
+        return False
+
+    @property
     def saves_local(self) -> bool:
         """Whether it saves what each rank holds, as it lies there."""
         return False

@@ -76,6 +76,11 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
     async_op: bool = False
     """fsdp2 only."""
 
+    @property
+    def looks_whole(self) -> bool:
+        """It is for that."""
+        return True
+
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """Between iterations; what is written is trained, and FSDP has the option."""
         if progress.pending or not progress.reduced:

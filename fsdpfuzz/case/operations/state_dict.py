@@ -64,6 +64,11 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
     cpu_offload: bool = False
 
     @property
+    def looks_whole(self) -> bool:
+        """Unless each rank saves what it holds."""
+        return self.form != "local"
+
+    @property
     def saves_local(self) -> bool:
         """As ``LOCAL_STATE_DICT``."""
         return self.form == "local"

@@ -9,6 +9,7 @@ import pytest
 
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.known import Defect, Known, check_known
+from fsdpfuzz.known.check import QUIET_RUNS
 from fsdpfuzz.loop import Session, SessionSettings, resolve_machine
 from fsdpfuzz.verdict import Finding
 from tests.unit.known.samples import FOLDER, TORCH, crash, defect, two_layers, wrong_gradient
@@ -41,7 +42,8 @@ def test_the_smallest_case_is_run_and_compared(
     (checked,) = check_known(Known({"x": entry}), findings_of, torch=TORCH, backend="gloo")
     assert (checked.name, checked.defect, checked.state) == ("x", entry, state)
     assert checked.stale is stale
-    assert ran == [two_layers()]
+    # What shows now and then may be quiet once.
+    assert ran == [two_layers()] * (QUIET_RUNS if state == "gone" else 1)
 
 
 def never(case: CaseSpec) -> tuple[Finding, ...]:
