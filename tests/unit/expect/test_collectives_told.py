@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from fsdpfuzz.case import (
     Backward,
+    Branches,
     Checkpoint,
     Forward,
     Fsdp2Plan,
     Fsdp2Unit,
+    Gain,
     Linear,
     Sequential,
 )
 from fsdpfuzz.case.operations import Reshard, Unshard
+from fsdpfuzz.expect.traffic import Bounds
 from tests.unit.expect.test_collectives import (
     FIVE,
     SIX,
@@ -54,6 +57,16 @@ def test_a_unit_of_several_modules_ends_with_the_last_of_them() -> None:
     found = promised(grouped, model=three)
     assert found[0].order == (nine, FIVE)
     assert found[1].early == ((FIVE, eighteen),)
+
+
+def test_a_root_that_manages_nothing_has_units_reduced() -> None:
+    """Also where the last of a unit's modules puts out nothing that requires grad."""
+    model = Branches(children=(Linear(out=3, bias=False), Gain()))
+    units = Fsdp2Unit(path=""), Fsdp2Unit(path="branches.0", grouped=("branches.1",))
+    found = promised(Fsdp2Plan(units=units), model=model, frozen=("branches.1.gain",))
+    reduced = [text for text in found[1].numbers if text.startswith("reduce_scatter")]
+    assert len(reduced) == 1
+    assert found[1].numbers[reduced[0]] == Bounds(1, 1)
 
 
 def test_what_nobody_has_finalized_is_found_by_the_next_forward() -> None:
