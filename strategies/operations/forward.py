@@ -33,7 +33,7 @@ def _accumulated(program: Program) -> None:
         return
     synced, joined = not d.chance(85 if wide else 50), d.chance(15)
     for iteration in program.iterations:
-        for _ in range(d.between(1 if wide else 0, MAX_MICRO_BATCHES - 1)):
+        for _ in range(d.between(0, MAX_MICRO_BATCHES - 1)):
             # Forwards before one backward either all reduce or none does.
             early: list[Op] = [Forward()] if joined else [Forward(sync=synced), Backward()]
             iteration[:0] = early
