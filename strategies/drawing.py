@@ -115,7 +115,7 @@ def each_unit(d: Drawing, option: str, value: Callable[[], object]) -> None:
     if option not in units[0].__struct_fields__:
         return
     all_units(d, option, value())
-    if len(units) > 1 and not d.apart and d.chance(25):
+    if d.chance(25) and len(units) > 1 and not d.apart:
         for i in range(1, len(units)):
             one_unit(d, option, value(), unit=i)
 

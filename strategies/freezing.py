@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from fsdpfuzz.case import Fsdp1Unit, adapter_names, kept_whole
 from fsdpfuzz.strategies.drawing import Drawing
@@ -36,13 +36,13 @@ def draw(d: Drawing) -> None:
     own = d.a.imported.own_frozen if d.a.imported is not None else ()
     if own and not whole:
         kinds += ("own",) * len(kinds)
-    kind = d.pick(kinds)
-    everything = d.case.inputs.needs_grad() and d.chance(6)
+    kind, everything = d.pick(kinds), d.chance(6)
     free = [p.fqn for p in d.a.distinct]
-    if everything:
+    flags, stays = d.mask(len(free)), d.chance(40)
+    if everything and d.case.inputs.needs_grad():
         d.put(frozen=tuple(free))
         return
-    held = _held(d, kind, free)
+    held = _held(d, kind, dict(zip(free, flags, strict=True)), stays)
     unused = {p.fqn for p in d.a.parameters if not p.used}
     sources = {source for target, source in d.a.source.items() if target not in unused}
     later = set(other_paths(d))
@@ -54,22 +54,23 @@ def draw(d: Drawing) -> None:
     d.put(frozen=tuple(name for name in free if name in held))
 
 
-def _held(d: Drawing, kind: str, free: Sequence[str]) -> set[str]:
-    adapters = adapter_names(d.a)
+def _held(d: Drawing, kind: str, flags: Mapping[str, bool], stays: bool) -> set[str]:
+    """The names of ``flags`` that are frozen; ``stays`` lets them lie in what stays whole."""
+    free, adapters = list(flags), adapter_names(d.a)
     if kind == "none":
         return set()
     if kind == "own" and d.a.imported is not None:
         return {d.a.canonical(name) for name in d.a.imported.own_frozen}
     if kind == "random":
-        return {name for name, held in zip(free, d.mask(len(free)), strict=True) if held}
+        return {name for name, held in flags.items() if held}
     if kind == "adapters" and adapters:
         return set(free) - adapters
     if kind == "alternate":
-        first = d.between(0, 1)
-        return {name for i, name in enumerate(free) if i % 2 == 1 - first}
-    units = list(dict.fromkeys(d.a.owners[name] for name in free))
-    held = dict(zip(units, d.mask(len(units)), strict=True))
-    if not d.chance(40):
+        first = not next(iter(flags.values()), False)
+        return {name for i, name in enumerate(free) if i % 2 == first}
+    units = dict.fromkeys(d.a.owners[name] for name in free)
+    held = dict(zip(units, flags.values(), strict=False))
+    if not stays:
         held |= dict.fromkeys(kept_whole(d.a), False)
     return {name for name in free if held[d.a.owners[name]]}
 

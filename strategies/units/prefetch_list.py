@@ -16,8 +16,11 @@ def lists(d: Drawing, option: str, *, reverse: bool) -> None:
 
     Shrinks towards none.
     """
+    if d.a.fsdp1 or d.parting != "never":
+        return
     paths = [unit.path for unit in d.case.plan.units]
-    if d.a.fsdp1 or d.parting != "never" or len(paths) < 2 or not d.chance(20):
+    # Drawn first: a unit less must not cost Hypothesis a choice more or less.
+    if not d.chance(20) or len(paths) < 2:
         return
     # Forward gathers the next ones next anyhow: what it is told changes the order of those behind.
     number, anyhow, skip = d.between(1, MOST), d.chance(8), d.chance(25 if reverse else 60)
@@ -26,8 +29,8 @@ def lists(d: Drawing, option: str, *, reverse: bool) -> None:
     holding = [path for path in order if any(p.used for p in d.a.managed.get(path, ()))]
     order = order if anyhow or len(holding) < 2 else holding
     one = d.pick(order)
-    for i, (path, wanted) in enumerate(zip(paths, d.mask(len(paths)), strict=True)):
-        if path not in order or not (wanted or path == one):
+    for i, (path, flag) in enumerate(zip(paths, d.mask(len(paths)), strict=True)):
+        if path not in order or not (flag or path == one):
             continue
         others = [p for p in order if d.a.common_root(p, path)]
         at = others.index(path) + skip

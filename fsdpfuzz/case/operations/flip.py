@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+
 from fsdpfuzz.case.base import ModulePath, Rank
-from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.dimension import Feature, Simpler
 from fsdpfuzz.case.modules import Switch
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
 
 
 class Flip(OperationBase, tag="flip", frozen=True, kw_only=True):
@@ -80,3 +83,14 @@ class Flip(OperationBase, tag="flip", frozen=True, kw_only=True):
         flips = [op for op in a.case.program if isinstance(op, Flip)]
         everyone = all(len(set(op.ranks)) == a.case.world_size for op in flips)
         yield "flips", ("all" if everyone else "some") if flips else "no"
+
+    @classmethod
+    def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
+        """On one rank alone: the first of them, or rank 0, which any number of ranks has."""
+        for i, op in enumerate(case.program):
+            ranks = op.ranks if isinstance(op, Flip) else ()
+            for one in dict.fromkeys((*ranks[:1], 0)) if ranks else ():
+                if ranks not in ((one,), (0,)):
+                    alone = msgspec.structs.replace(op, ranks=(one,))
+                    program = (*case.program[:i], alone, *case.program[i + 1 :])
+                    yield Simpler(msgspec.structs.replace(case, program=program))

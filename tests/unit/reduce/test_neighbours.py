@@ -23,12 +23,14 @@ from fsdpfuzz.case import (
     Fsdp2Unit,
     Linear,
     Norm,
+    Op,
     Precision,
     Sequential,
     Simpler,
     StateDict,
     Step,
     Switch,
+    ZeroGrad,
     anatomy,
     as_document,
     decode,
@@ -38,7 +40,13 @@ from fsdpfuzz.case import (
     foreseen_rejections,
     within,
 )
-from fsdpfuzz.case.operations import AverageUnmanaged, Clip, FullParams
+from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.operations import (
+    AverageUnmanaged,
+    Clip,
+    FullParams,
+    Rebuild,
+)
 from fsdpfuzz.case.wrap import Unit
 from fsdpfuzz.reduce import neighbours, simpler
 from fsdpfuzz.seeds import SEEDS
@@ -73,11 +81,23 @@ def within_it(path: str, unit: Unit) -> Unit:
     return msgspec.structs.replace(unit, ignored=modules, ignored_parameters=parameters)
 
 
+def replanned(program: tuple[Op, ...]) -> tuple[Op, ...]:
+    """The program without what a rebuild wraps in: all that it is built with stays."""
+    return tuple(
+        msgspec.structs.replace(op, plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)))
+        if isinstance(op, Rebuild)
+        else op
+        for op in program
+    )
+
+
 def things(case: CaseSpec, neighbour: CaseSpec) -> set[str]:
     """In what two cases differ, in words."""
     fields = changed(case, neighbour)
-    if fields == {"mesh", "plan"}:
-        return {"mesh"}  # strategies that need one go with it
+    if "mesh" in fields and fields <= {"mesh", "plan", "program"}:
+        # Strategies that need one go with it, those of rebuilds too, and nothing else.
+        assert replanned(case.program) == replanned(neighbour.program)
+        return {"mesh"}
     (field,) = fields
     before, after = getattr(case, field), getattr(neighbour, field)
     if field == "plan":
@@ -150,6 +170,44 @@ def test_each_is_sound_another_case_and_met_once(case: CaseSpec) -> None:
 def test_so_it_is_for_whatever_is_drawn(case: CaseSpec) -> None:
     assert_sound(case)
     assert_in_one_thing(case)
+
+
+def test_a_mesh_goes_with_the_strategies_of_rebuilds() -> None:
+    hybrid = tuple(Fsdp1Unit(path=path, sharding="HYBRID_SHARD") for path in ("", "0"))
+    plan, step = Fsdp1Plan(units=hybrid), (Forward(), Backward(), Step())
+    case = CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Linear(out=1), Linear(out=1))),
+        inputs=Dense(width=1),
+        plan=plan,
+        program=(*step, ZeroGrad(), Rebuild(plan=plan), *step),
+        mesh=Mesh(replicate=1, shard=2),
+    )
+    without = [neighbour for neighbour in simpler(case) if neighbour.case.mesh is None]
+    assert without
+    for neighbour in without:
+        (rebuild,) = (op for op in neighbour.case.program if isinstance(op, Rebuild))
+        for made in (neighbour.case.plan, rebuild.plan):
+            assert isinstance(made, Fsdp1Plan)
+            assert {unit.sharding for unit in made.units} == {"FULL_SHARD"}
+    assert_in_one_thing(case)
+
+
+@pytest.mark.parametrize("ranks", [(1, 2), (2,), (0, 1, 2), (0, 2)])
+def test_a_flip_is_tried_on_one_rank_that_fewer_ranks_have(ranks: tuple[int, ...]) -> None:
+    """Else the number of ranks could not go down."""
+    case = CaseSpec(
+        world_size=3,
+        model=Switch(children=(Linear(out=1), Linear(out=1))),
+        inputs=Dense(width=1),
+        plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)),
+        program=(Forward(), Backward(), Step(), Flip(path="", ranks=ranks)),
+    )
+    tried = {op.ranks for n in simpler(case) for op in n.case.program if isinstance(op, Flip)}
+    assert tried - {ranks} == {(0,), ranks[:1]} - {ranks}
+    last = msgspec.structs.replace(case, program=(*case.program[:3], Flip(path="", ranks=(0,))))
+    assert 2 in {n.case.world_size for n in simpler(last) if n.case.program == last.program}
+    assert_sound(case)
 
 
 @pytest.mark.parametrize("ignored", [{"ignored": ("1",)}, {"ignored_parameters": ("1.bias",)}])
