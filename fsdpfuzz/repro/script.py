@@ -104,7 +104,9 @@ class _Script:
         rest = self._specialiser.script([*self._functions, *body], scope)
         quoted = self._specialiser.quoted
         made = without_options([*head, *quoted.definitions.values(), *rest])
-        made = tidied(made if self._reference else [single(statement) for statement in made])
+        made = made if self._reference else [single(statement) for statement in made]
+        compares = self.evidence.manner == "compare" and not self.prints
+        made = tidied(made, compares=compares)
         imports = {**self._imports, **quoted.imports}
         used = {node.id for statement in made for node in names_in(statement)}
         wanted = {name: what for name, what in imports.items() if name in used}

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 from typing import TypeGuard
 
-from fsdpfuzz.repro.fold import Rename, attribute, plain
+from fsdpfuzz.repro.fold import Fold, Rename, Substitute, attribute, plain
 from fsdpfuzz.repro.source import assigned, bodies_of, names_in
 from fsdpfuzz.repro.variables import propagated
 
 _DROPPABLE = frozenset({"named", "mesh", "loss", "weights", "kept", "pending", "rank", "right"})
 """Variables that are assigned for their value alone."""
+MOST_INLINED = 4
+"""How many forwards may stand where they are called."""
 
 
-def tidied(statements: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements of a whole script, without assignments whose variable nobody reads."""
+def tidied(statements: list[ast.stmt], *, compares: bool = False) -> list[ast.stmt]:
+    """The statements of a whole script, without assignments whose variable nobody reads.
+
+    A script that ``compares`` does not wait for an error, so a loss that nobody reads is left out
+    with the function that gives it.
+    """
     statements = _without_losses([_OnCpu().visit(statement) for statement in statements])
     for function in (s for s in statements if isinstance(s, ast.FunctionDef)):
         function.body = _with_one_parameter(function.body)
@@ -28,10 +35,53 @@ def tidied(statements: list[ast.stmt]) -> list[ast.stmt]:
             if isinstance(node.ctx, ast.Load)
         }
         # Again and again: what only a dropped assignment has read is read by nobody now.
-        dropper = _Drop(_DROPPABLE - read)
+        unread = assigned(statements, functions=False) - read
+        dropper = _Drop(frozenset(name for name in unread if _own(name) in _DROPPABLE))
         statements = [made for s in statements if (made := dropper.visit(s)) is not None]
         if not dropper.dropped:
+            statements = _without_function(statements) if compares else statements
             return _without_numbers(plain(propagated(statements)))
+
+
+def _own(name: str) -> str:
+    """``named`` of ``named_2``, as a name is called where another variable has it already."""
+    own, _, number = name.rpartition("_")
+    return own if number.isdigit() and own else name
+
+
+def _without_function(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """``x = ...`` and ``model(x)`` for each ``forward(model, i)`` of which nobody reads the loss.
+
+    Not where many calls share the function.
+    """
+    defined = [s for s in statements if isinstance(s, ast.FunctionDef) and s.name == "forward"]
+    calls = [n for s in statements for n in names_in(s) if n.id == "forward"]
+    bodies = [statements, *(body for s in statements for n in ast.walk(s) for body in bodies_of(n))]
+    alone = [(body, s) for body in bodies for s in body if _calls_forward(s)]
+    if not defined or len(calls) != len(alone) or len(alone) > MOST_INLINED:
+        return statements
+    (function,) = defined
+    match function.body:
+        case [
+            ast.Assign() as given,
+            ast.Assign(targets=[ast.Name()], value=ast.Call() as called),
+            *_,
+            ast.Return(),
+        ] if not any(body for statement in function.body for body in bodies_of(statement)):
+            pass
+        case _:
+            return statements
+    for body, statement in alone:
+        put = dict(zip((a.arg for a in function.args.args), statement.value.args, strict=True))  # type: ignore[attr-defined]
+        made = [copy.deepcopy(one) for one in (given, ast.Expr(called))]
+        at = body.index(statement)
+        body[at : at + 1] = [Fold().visit(Substitute(put).visit(one)) for one in made]
+    return [s for s in statements if s is not function]
+
+
+def _calls_forward(statement: ast.stmt) -> bool:
+    """Whether it is a forward whose loss is thrown away."""
+    return isinstance(statement, ast.Expr) and _is_forward(statement.value)
 
 
 def _without_numbers(statements: list[ast.stmt]) -> list[ast.stmt]:
@@ -46,8 +96,8 @@ def _without_numbers(statements: list[ast.stmt]) -> list[ast.stmt]:
     taken |= {n.arg for s in statements for n in ast.walk(s) if isinstance(n, ast.arg)}
     to: dict[str, str] = {}
     for name in sorted(assigned(statements, functions=False)):
-        own, _, number = name.rpartition("_")
-        if number.isdigit() and own and own not in taken:
+        own = _own(name)
+        if own not in taken:
             to[name] = own
             taken.add(own)
     return [Rename(to).visit(statement) for statement in statements]

@@ -27,7 +27,7 @@ from fsdpfuzz.case.units import Precision
 from tests.quality.test_finding_scripts import finding_in, verified
 
 INJECTIONS = "benchmarks.faults.injections"
-LINES = 66
+LINES = 60
 ITERATION = (Forward(), Backward())
 UNITS = ("0", "1", "2", "")
 

@@ -186,6 +186,40 @@ def test_a_branch_whose_variable_nobody_reads_goes() -> None:
     assert text_of(tidied(parsed("if variant:\n    named = f(model)\ng()"))) == "g()"
 
 
+def test_so_does_one_whose_name_has_a_number() -> None:
+    assert (
+        text_of(tidied(parsed("named = f()\nnamed_2 = g(h)\nk(named)"))) == "named = f()\nk(named)"
+    )
+
+
+FORWARD = """def forward(module, i):
+    x = drawn(8 * i + rank)
+    output = module(x)
+    weights = like(output)
+    return (output * weights).sum()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        (
+            "loss = forward(model, 0)\nwith off():\n    loss = forward(model[1], 2)",
+            "x = drawn(rank)\nmodel(x)\nwith off():\n    x = drawn(rank + 16)\n    model[1](x)",
+        ),
+        ("loss = forward(model, 0)\nforward(model, 1)\nf(loss)", None),
+        ("forward(model, 0)\n" * 5, None),
+    ],
+)
+def test_a_loss_that_nobody_reads_goes_where_values_are_compared(
+    text: str, made: str | None
+) -> None:
+    """Where a script waits for an error, the loss may raise it."""
+    found = text_of(tidied(parsed(FORWARD + text), compares=True))
+    assert found == text_of(parsed(made or FORWARD + text))
+    assert text_of(tidied(parsed(FORWARD + text))).startswith(FORWARD.rstrip())
+
+
 @pytest.mark.parametrize(
     ("text", "made"),
     [
