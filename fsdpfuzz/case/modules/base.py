@@ -159,6 +159,11 @@ Build: TypeAlias = Callable[[Child], Value]
 """Gives the expression that makes a child."""
 
 
+ATTENTION = (1 << 20) + (96 << 10)
+"""Bytes that scaled dot product attention allocates for itself: seen on an H200 in bfloat16, 1 MiB
+in forward and 96 KiB in backward, for two tokens as for more."""
+
+
 class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     """Base of all kinds of module. A kind is a file that has this and the steps it names.
 
@@ -174,6 +179,8 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     """Whether `explain` says the width even of one that keeps it."""
     calls_all: ClassVar[bool] = False
     """Whether a forward calls each of its children, one after the other."""
+    scratch: ClassVar[int] = 0
+    """Bytes on a GPU that its kernels may allocate for themselves while they run."""
 
     @classmethod
     def kind(cls) -> str:

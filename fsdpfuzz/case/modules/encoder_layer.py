@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import Count, Probability, Width
-from fsdpfuzz.case.modules.base import Build, Leaf, Shape, changed, takes_features
+from fsdpfuzz.case.modules.base import ATTENTION, Build, Leaf, Shape, changed, takes_features
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError
@@ -20,6 +20,7 @@ class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.encoder_layer.EncoderLayer",)
     inner_kinds: ClassVar[tuple[str, ...]] = ("linear", "norm", "encoder_stack_layer")
+    scratch: ClassVar[int] = ATTENTION
     heads: Count = 1
     hidden: Width = 8
     dropout: Probability = 0.0

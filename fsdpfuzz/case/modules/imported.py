@@ -12,7 +12,16 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from fsdpfuzz.case.base import Dtype, ModulePath, Name, ParameterName, Part
-from fsdpfuzz.case.modules.base import Brought, Build, Called, NodeBase, Shape, Visit, Walk
+from fsdpfuzz.case.modules.base import (
+    ATTENTION,
+    Brought,
+    Build,
+    Called,
+    NodeBase,
+    Shape,
+    Visit,
+    Walk,
+)
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value, call
 
@@ -98,6 +107,7 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     """
 
     classes: ClassVar[tuple[str, ...]] = ()
+    scratch: ClassVar[int] = ATTENTION
     target: Target
     """``mymodel.py``, or ``package.module``; where it lies, the command line says."""
     functions: Annotated[tuple[Function, ...], Meta(max_length=len(FUNCTIONS))] = ()

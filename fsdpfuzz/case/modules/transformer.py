@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from fsdpfuzz.case.base import Count, Probability, Width, written
 from fsdpfuzz.case.modules.base import (
+    ATTENTION,
     TOKENS,
     Brought,
     Build,
@@ -30,6 +31,7 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
 
     inner_kinds: ClassVar[tuple[str, ...]] = ("embedding", "linear", "norm")
     shows_width: ClassVar[bool] = True
+    scratch: ClassVar[int] = ATTENTION
     rows: Width
     width: Width
     heads: Count = 2

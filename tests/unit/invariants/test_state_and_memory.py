@@ -11,6 +11,7 @@ from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Dense,
+    EncoderLayer,
     Forward,
     Fsdp2Plan,
     Fsdp2Unit,
@@ -225,7 +226,7 @@ def tracked(peak: int, device: int = 0, shards: int = managed_bytes(ANATOMY)) ->
     return keys(TRACKED, *ranks)
 
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 
 @pytest.mark.parametrize("part", [0.901, 1.0, 1.099])
@@ -240,6 +241,41 @@ def test_a_peak_further_off_is_found() -> None:
 
 def test_a_tiny_model_may_round_its_allocations() -> None:
     assert tracked(4096, 4608) == []
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_what_attention_allocates_for_itself_is_not_the_trackers_error(sign: int) -> None:
+    """Of a model without it, more than a MiB is."""
+    kind = "more" if sign > 0 else "less"
+    assert tracked(MIB * 5, MIB * 5 - sign * MIB) == []
+    assert tracked(MIB * 5, MIB * 5 - sign * (MIB + 1)) == [
+        f"tracker_accuracy/mismatch/fsdp2:device-{kind}"
+    ]
+    layer = EncoderLayer(heads=1, hidden=2)
+    case = msgspec.structs.replace(
+        TRACKED,
+        model=Sequential(children=(TRACKED.model, layer)),
+        inputs=Dense(width=3, length=2),
+    )
+    may = MIB + (MIB + 96 * 1024)
+    shards = managed_bytes(anatomy(case))
+
+    def found(off: int) -> list[str]:
+        seen = [
+            subject(
+                rank,
+                states_taken=0,
+                tracker_peak=MIB * 5 + sign * off,
+                device_peak=MIB * 5,
+                tracker_shards=shards,
+            )
+            for rank in range(2)
+        ]
+        found = judge(case, observed(case, *seen)).findings
+        return [f.key for f in found if f.invariant == "tracker_accuracy"]
+
+    assert found(may) == []
+    assert found(may + 1) == [f"tracker_accuracy/mismatch/fsdp2:device-{kind}"]
 
 
 def test_without_a_device_the_peak_holds_what_must_be_there_at_once() -> None:
