@@ -225,8 +225,10 @@ class _Follower:
     def _backward(self) -> Traffic:
         a, found = self._now, Traffic()
         made, self._pending = self._pending, Pass()
-        # A root that manages nothing looks after its units when backward comes by, too.
-        bare = {p for p in made.trained if not a.fsdp1 and not a.managed.get(self._root(p))}
+        # A root that manages nothing has groups reduced whose last module needs no grad.
+        bare = {
+            p for p in made.trained if a.options[p].grouped and not a.managed.get(self._root(p))
+        }
         reached = {self._root(p) for p, calls in made.units.items() if calls.reached or p in bare}
         own = {
             path: self._gathered(path, calls, made, found)
