@@ -83,10 +83,7 @@ class _Follower:
         """With the units of a model that was just wrapped."""
         self._state: dict[str, Bounds] = {}
         self._on_fewer: set[str] = set()
-        """Units (fsdp2) that a forward left sharded over fewer ranks.
-
-        There they stay until a backward reaches their root.
-        """
+        """Units (fsdp2) left sharded over fewer ranks until a backward reaches their root."""
         self._in_vain: set[str] = set()
         """Units that a backward may have gathered for nothing, and that nobody has finalized."""
         self._pending = Pass()
@@ -223,13 +220,12 @@ class _Follower:
         return WHOLE if asked is False or (asked == 1 and asked is not True) else SHARDED
 
     def _backward(self) -> Traffic:
-        a, found = self._now, Traffic()
+        a, found, root = self._now, Traffic(), self._root
         made, self._pending = self._pending, Pass()
         # A root that manages nothing has groups reduced whose last module needs no grad.
-        bare = {
-            p for p in made.trained if a.options[p].grouped and not a.managed.get(self._root(p))
-        }
-        reached = {self._root(p) for p, calls in made.units.items() if calls.reached or p in bare}
+        groups = {path for path in made.trained if len(a.modules_of(path)) > 1}
+        bare = {path for path in groups if not a.managed.get(root(path))}
+        reached = {root(p) for p, calls in made.units.items() if calls.reached or p in bare}
         own = {
             path: self._gathered(path, calls, made, found)
             for path, calls in made.units.items()

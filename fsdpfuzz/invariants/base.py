@@ -113,6 +113,33 @@ def operation(a: Anatomy, op: int) -> str:
     return a.case.program[op].kind() if 0 <= op < len(a.case.program) else ""
 
 
+def left_behind(
+    invariant: Invariant,
+    a: Anatomy,
+    subject: Subject,
+    op: int,
+    unit: str,
+    rank: int,
+    observed: str,
+    expected: str,
+) -> Finding:
+    """A leak that an operation leaves in a unit."""
+    return Finding(
+        invariant=invariant.name,
+        symptom="leak",
+        api=a.api,
+        variant=variant_name(subject),
+        op=op,
+        operation=operation(a, op),
+        unit=unit,
+        quantity="units",
+        ranks=(rank,),
+        world_size=a.case.world_size,
+        observed=observed,
+        expected=expected,
+    )
+
+
 def unit_of_parameter(a: Anatomy, name: str) -> str | None:
     """The unit that manages the parameter that a name means; None for any other name."""
     return a.owners.get(parameter_in(name))

@@ -99,7 +99,9 @@ class CheckpointEntered(_Entered):
     """Activation checkpointing that is not reentrant."""
 
     name = "checkpoint_entered"
-    summary = "each call of a checkpointed module is to be recomputed in its backward, once"
+    summary = (
+        "non-reentrant checkpointing is entered once for each call of a module that it recomputes"
+    )
     wrong = "checkpoints activations more or less often than asked"
     owner = "torch.utils.checkpoint._CheckpointFrame"
     method = "__init__"
@@ -118,7 +120,7 @@ class ReentrantEntered(_Entered):
     """Reentrant activation checkpointing."""
 
     name = "reentrant_entered"
-    summary = "so is each call of a module under reentrant checkpointing"
+    summary = "reentrant checkpointing is entered once for each call of a module that it recomputes"
     wrong = "checkpoints activations, reentrant, more or less often than asked"
     owner = "torch.utils.checkpoint.CheckpointFunction"
     method = "apply"

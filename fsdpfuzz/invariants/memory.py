@@ -20,7 +20,7 @@ from fsdpfuzz.expect import (
     unreached_roots,
     whole_bytes,
 )
-from fsdpfuzz.invariants.base import Invariant, operation, subjects, variant_name
+from fsdpfuzz.invariants.base import Invariant, left_behind, subjects, variant_name
 from fsdpfuzz.invariants.evidence import SEEN, Evidence, judged, texts
 from fsdpfuzz.invariants.hooks import by_rank
 from fsdpfuzz.observations import Observation, Subject
@@ -171,20 +171,8 @@ class FreedWhenSharded(Invariant):
                 if not kept or subject.name in told:
                     continue
                 told.add(subject.name)
-                yield Finding(
-                    invariant=self.name,
-                    symptom="leak",
-                    api=a.api,
-                    variant=variant_name(subject),
-                    op=state.op,
-                    operation=operation(a, state.op),
-                    unit=kept[0],
-                    quantity="units",
-                    ranks=(report.rank,),
-                    world_size=a.case.world_size,
-                    observed=f"{kept} keep whole parameters",
-                    expected="none that is sharded",
-                )
+                words = f"{kept} keep whole parameters", "none that is sharded"
+                yield left_behind(self, a, subject, state.op, kept[0], report.rank, *words)
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """Whether the unit that the finding names keeps what was gathered."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, call
 from fsdpfuzz.expect import may_stay_whole
-from fsdpfuzz.invariants.base import Invariant, operation, subjects, variant_name
+from fsdpfuzz.invariants.base import Invariant, left_behind, subjects, variant_name
 from fsdpfuzz.invariants.evidence import (
     SEEN,
     WHOLE,
@@ -85,20 +85,8 @@ class ReshardedAfterBackward(Invariant):
                 exempt = may_stay_whole(run, state.op)
                 unsharded = [path for path in state.unsharded if path not in exempt]
                 if unsharded:
-                    yield Finding(
-                        invariant=self.name,
-                        symptom="leak",
-                        api=a.api,
-                        variant=variant_name(subject),
-                        op=state.op,
-                        operation=operation(a, state.op),
-                        unit=unsharded[0],
-                        quantity="units",
-                        ranks=(report.rank,),
-                        world_size=a.case.world_size,
-                        observed=f"{unsharded} unsharded",
-                        expected="sharded",
-                    )
+                    told = f"{unsharded} unsharded", "sharded"
+                    yield left_behind(self, a, subject, state.op, unsharded[0], report.rank, *told)
                     return
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:

@@ -24,23 +24,23 @@ def draw(program: Program) -> None:
     """Once or twice, after a step, with any of the options of the API that takes it.
 
     Most where it holds more than states of what is trained and sharded: of what no unit manages,
-    and of what is frozen by then.
+    and of what was stepped and is frozen, or thawed, by then.
 
     Shrinks towards none, then towards a full one.
     """
     d = program.d
     together = bool(unmanaged(d.a)) and ranks_agree(program)
-    frozen = _after_freezing(program)
-    often = d.chance(75) if together or frozen else d.chance(10, state_dict=40)
+    changed = _after_a_change(program)
+    often = d.chance(75) if together or changed else d.chance(10, state_dict=40)
     if d.parting != "never" or d.a.switches or not often:
         return
     if not holds_parameters(d.a):
         return
-    stepped, ops = frozen or gaps_after_a_step(program), program.operations()
+    stepped, ops = changed or gaps_after_a_step(program), program.operations()
     changing = passes_by_parameters(ops)
     for _ in range(d.between(1, 2) if stepped else 0):
-        # Its own API loads what is frozen as well; the common one does not.
-        form, own = d.pick(_FORMS), d.chance(80 if frozen else 40) and d.a.fsdp1
+        # fsdp1's own API loads the state of what is frozen by now, too; the common one does not.
+        form, own = d.pick(_FORMS), d.chance(80 if changed else 40) and d.a.fsdp1
         offload, broadcast, fresh = d.chance(25), d.chance(25), d.chance(40)
         flatten, lenient, ignore = d.chance(20), d.chance(25), d.chance(15)
         everywhere = form != "full" or not ranks_agree(program)
@@ -57,7 +57,7 @@ def draw(program: Program) -> None:
         d.pick(stepped).extend([TO_NONE, asked] if fresh else [asked])
 
 
-def _after_freezing(program: Program) -> list[list[Op]]:
+def _after_a_change(program: Program) -> list[list[Op]]:
     """From the gap on in which what is trained changes, once it was stepped."""
     stepped = gaps_after_a_step(program)
     for i, gap in enumerate(stepped):

@@ -254,7 +254,7 @@ def test_what_attention_allocates_for_itself_is_not_the_trackers_error(sign: int
     layer = EncoderLayer(heads=1, hidden=2)
     case = msgspec.structs.replace(
         TRACKED,
-        model=Sequential(children=(TRACKED.model, layer)),
+        model=Sequential(children=(Linear(out=3), layer)),
         inputs=Dense(width=3, length=2),
     )
     may = MIB + (MIB + 96 * 1024)

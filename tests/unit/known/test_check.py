@@ -46,6 +46,18 @@ def test_the_smallest_case_is_run_and_compared(
     assert ran == [two_layers()] * (QUIET_RUNS if state == "gone" else 1)
 
 
+@pytest.mark.parametrize("quiet", [2, QUIET_RUNS - 1, QUIET_RUNS])
+def test_a_race_may_show_at_a_later_run(quiet: int) -> None:
+    left = [()] * quiet + [(wrong_gradient(),)] * 2
+
+    def findings_of(_: CaseSpec) -> tuple[Finding, ...]:
+        return left.pop(0)
+
+    (checked,) = check_known(Known({"x": defect()}), findings_of, torch=TORCH, backend="gloo")
+    assert checked.state == ("shows" if quiet < QUIET_RUNS else "gone")
+    assert len(left) == (1 if quiet < QUIET_RUNS else 2)
+
+
 def never(case: CaseSpec) -> tuple[Finding, ...]:
     raise AssertionError("must not run")
 
