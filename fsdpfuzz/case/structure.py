@@ -126,7 +126,9 @@ class StructureDimension(Dimension):
         yield "side_input", on(any(node.side for node in branches))
         norms = (node.variant for node in nodes if isinstance(node, Norm))
         yield "norm", one(norms, several="several")
-        forms = (node.form for node in nodes if isinstance(node, Outputs))
+        forms = [node.form for node in nodes if isinstance(node, Outputs)]
+        if own is not None and any(module.returns_dataclass for module in own.modules):
+            forms.append("dataclass")
         yield "outputs", one(forms, several="several")
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)

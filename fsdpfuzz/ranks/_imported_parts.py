@@ -24,10 +24,12 @@ def modules_of(
     changed: set[str],
     odd: set[str],
     asked: set[str],
-) -> list[ImportedModule]:
+    hidden: set[str],
+) -> tuple[ImportedModule, ...]:
     """The modules of a model as parts of a case; ``trained`` tells what its own code freezes.
 
-    ``odd`` names those that a recomputation changes, ``asked`` those whose dtype is asked for.
+    ``odd`` names those that a recomputation changes, ``asked`` those whose dtype is asked for,
+    ``hidden`` those that return tensors in a dataclass.
     """
     every = dict(model.named_parameters(remove_duplicate=False))
     first: dict[int, str] = {}
@@ -60,9 +62,10 @@ def modules_of(
                 buffers=buffers,
                 changed=tuple(name for name in buffers if start + name in changed),
                 dtype_asked=path in asked,
+                returns_dataclass=path in hidden,
             )
         )
-    return made
+    return tuple(made)
 
 
 def equal(a: Tensor, b: Tensor) -> bool:

@@ -337,7 +337,7 @@ class _Probe:
         )
         return Imported(
             target=self.asked.target.name,
-            modules=tuple(modules_of(plain, used, own, alone, changed, odd, asked)),
+            modules=modules_of(plain, used, own, alone, changed, odd, asked, run.watch.hidden),
             calls=tuple(run.watch.calls[1 : MAX_CALLS + 1]),
             loss=self.loss,  # type: ignore[arg-type]
             computes_in=lower,

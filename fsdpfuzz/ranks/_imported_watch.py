@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -56,6 +57,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.times: Counter[str] = Counter()
         self.odd: set[str] = set()
         """Modules that FSDP cannot wrap: they return their input, change it, or give no tensor."""
+        self.hidden: set[str] = set()
+        """Modules that return tensors in a dataclass, which is no pytree."""
         self.uses: dict[str, set[frozenset[str]]] = {}
         """For each parameter the calls that were under way when it was used."""
         self.asked: dict[str, set[frozenset[str]]] = {}
@@ -101,7 +104,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
         name, given = self._open.pop()
-        made = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        leaves = tree_leaves(output)
+        made = [t for t in leaves if isinstance(t, Tensor)]
+        if any(is_dataclass(leaf) and _tensors_in(leaf) for leaf in leaves):
+            self.hidden.add(name)
         same = any(t is g for t in made for g, _ in given)
         changed = any(g.requires_grad and g._version != version for g, version in given)
         # FSDP hangs its backward hooks on what comes in and goes out: on an
@@ -121,6 +127,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name is not None:
                 self.uses.setdefault(name, set()).add(frozenset(n for n, _ in self._open))
         return func(*args, **(kwargs or {}))
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    """Those in the fields of a dataclass, or in pytrees there."""
+    return [t for t in tree_leaves(list(vars(value).values())) if isinstance(t, Tensor)]
 
 
 def standing_alone(model: nn.Module, watches: list[Watch]) -> set[str]:

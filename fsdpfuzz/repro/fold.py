@@ -128,7 +128,9 @@ class Fold(ast.NodeTransformer):
         node.test = _tested(node.test)
         if is_constant(node.test):
             return node.body if value_of(node.test) else node.orelse
-        return node
+        # Where both come to the same, what is asked is left out with the question.
+        same = ast.dump(node.body) == ast.dump(node.orelse)
+        return node.body if same and _only_asks(node.test) else node
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         self.generic_visit(node)
@@ -196,6 +198,12 @@ class Fold(ast.NodeTransformer):
             case _:
                 pass
         return node
+
+
+def _only_asks(test: ast.expr) -> bool:
+    """Whether all that it calls are methods without arguments, as ``is_floating_point()``."""
+    calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
+    return all(isinstance(c.func, ast.Attribute) and not c.args and not c.keywords for c in calls)
 
 
 def _tested(node: ast.expr) -> ast.expr:

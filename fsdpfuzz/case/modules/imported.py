@@ -86,6 +86,8 @@ class ImportedModule(Part, frozen=True, kw_only=True):
     dtype_asked: bool = False
     """Whether code outside of its calls asks for the dtype of a parameter in it. In a unit that is
     the one in which it is sharded, whatever the unit computes in."""
+    returns_dataclass: bool = False
+    """Whether tensors come out in a dataclass that ``torch.utils._pytree`` does not know."""
 
     def fqns(self, *, used: bool) -> tuple[str, ...]:
         """Of its own parameters those that a backward gives a gradient, or those that it does not.

@@ -35,8 +35,9 @@ def test_units_by_their_size(least: int) -> None:
     model = net()
     names = dict(model.named_parameters())
     none: set[str] = set()
-    modules = modules_of(model, set(names), dict.fromkeys(names, True), none, none, none, none)
-    expected = by_policy(Imported(target="mine.py", modules=tuple(modules)), least)
+    trained = dict.fromkeys(names, True)
+    modules = modules_of(model, set(names), trained, none, none, none, none, none)
+    expected = by_policy(Imported(target="mine.py", modules=modules), least)
 
     def wrapper(module: nn.Module, **_: Any) -> nn.Module:
         return Unit(module)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,43 +11,10 @@ import pytest
 from fsdpfuzz.case import Imported
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.ranks import _imported
-from fsdpfuzz.ranks._imported_probe import look
-from fsdpfuzz.wire import Look, Looked, Target
+from fsdpfuzz.wire import Target
+from tests.unit.ranks.targets import HEAD, looked, structure
 
-HEAD = """
-import torch
-from torch import nn
-calls = [0]
-def model():
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-def batch(step, rank):
-    return torch.randn(2, 3)
-"""
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        if name.startswith("own_"):
-            del sys.modules[name]
-    _imported._loaded.clear()
-    _imported.function.cache_clear()
-
-
-def looked(folder: Path, text: str, rank: int = 0, part: str = "") -> Looked:
-    name = f"own_{folder.name.replace('-', '_')}"
-    (folder / f"{name}.py").write_text(text)
-    target = Target(name=f"{name}.py", folder=str(folder), part=part)
-    return look(Look(target=target, rank=rank, world_size=2))
-
-
-def structure(folder: Path, text: str) -> Imported:
-    found = looked(folder, text)
-    assert not found.trouble, found.trace
-    return msgspec.json.decode(found.model, type=Imported)
+pytestmark = pytest.mark.usefixtures("forgotten_targets")
 
 
 @pytest.mark.parametrize(

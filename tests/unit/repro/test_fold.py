@@ -40,6 +40,8 @@ EXPRESSIONS = {
     "None or x": "x",
     "a if True else b": "a",
     "a if x else b": "a if x else b",
+    "a.to(c) if a.is_floating_point() else a.to(c)": "a.to(c)",
+    "a if f(x) else a": "a if f(x) else a",
     "f'{3}{x}'": "f'3{x}'",
     "f'{3}'": "'3'",
     "f'{x:.3g}'": "f'{x:.3g}'",
