@@ -110,6 +110,8 @@ class Subject(Record, frozen=True, kw_only=True):
     """FQNs of the units that FSDP really made, in ``named_modules`` order."""
     losses: tuple[float, ...] = ()
     """One per forward, exact."""
+    output_dtypes: tuple[str, ...] = ()
+    """Of what each forward put out: ``bfloat16``."""
     comparisons: tuple[Comparison, ...] = ()
     unit_states: tuple[UnitState, ...] = ()
     unfreed: tuple[Unfreed, ...] = ()

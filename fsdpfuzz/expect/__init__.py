@@ -20,6 +20,7 @@ from fsdpfuzz.expect.bytes import (
 from fsdpfuzz.expect.collectives import traffic
 from fsdpfuzz.expect.offloads import checkpoint_entries, offload_entries
 from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting
+from fsdpfuzz.expect.outputs import output_dtype
 from fsdpfuzz.expect.reshards import backward_reshards, may_stay_whole, unreached_roots
 from fsdpfuzz.expect.rounding import (
     ABSOLUTE,
@@ -74,6 +75,7 @@ __all__ = [
     "optional_keys",
     "order_error",
     "order_warnings",
+    "output_dtype",
     "parting",
     "rounding",
     "same_arithmetic",

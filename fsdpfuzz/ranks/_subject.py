@@ -25,6 +25,7 @@ from fsdpfuzz.ranks._reference import Reference, Trace
 from fsdpfuzz.ranks._sharded import Shard, Sharded
 from fsdpfuzz.ranks._state import StateWatch, Taken
 from fsdpfuzz.ranks._variants import Likeness
+from fsdpfuzz.steps.outputs import dtype_of
 
 
 class Observer:
@@ -47,6 +48,7 @@ class Observer:
         self.seconds = 0.0
         self.comparisons: list[Comparison] = []
         self.losses: list[Tensor] = []
+        self.output_dtypes: list[str] = []
         self.unit_states: list[UnitState] = []
         self.unfreed: list[Unfreed] = []
         self.reshards: list[dict[str, int]] = []
@@ -148,6 +150,7 @@ class Observer:
 
     def _after_forward(self, op: int, index: int, loss: Tensor, output: Tensor) -> None:
         self.losses.append(loss.detach())
+        self.output_dtypes.append(dtype_of(output))
         wide = self._reference.wide
         # Of the output for the loss as well: a sum that cancels keeps the rounding of its terms.
         floor = floor_of({"": wide.outputs[index]})
@@ -291,6 +294,7 @@ class Observer:
             name=name,
             units=sharded.units,
             losses=tuple(torch.stack(self.losses).tolist()) if self.losses else (),
+            output_dtypes=tuple(self.output_dtypes),
             comparisons=tuple(self.comparisons),
             unit_states=tuple(self.unit_states),
             unfreed=tuple(self.unfreed),

@@ -55,6 +55,7 @@ def second(**told: Any) -> Fsdp2Plan:
 
 
 WIDER = Precision(param="bfloat16", reduce="float32")
+HIGHER = Precision(param="bfloat16", output="float32")
 FAULTS: dict[str, tuple[CaseSpec, str]] = {
     "fsdp1_root_freed_after_forward": (
         chain(first("")),
@@ -86,6 +87,10 @@ FAULTS: dict[str, tuple[CaseSpec, str]] = {
             program=(Forward(grad=False), FullParams(), *ITERATION),
         ),
         "collectives/mismatch/fsdp1:all-gather-less",
+    ),
+    "fsdp2_output_dtype_ignored": (
+        chain(Fsdp2Plan(units=(Fsdp2Unit(path="", precision=HIGHER),))),
+        "output_dtype/mismatch/fsdp2",
     ),
     "fsdp2_smaller_mesh_stays_whole": (
         chain(second(reshard_after_forward=2), ranks=4),

@@ -18,6 +18,7 @@ from fsdpfuzz.case import (
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
+    Precision,
     StateDict,
     Step,
     Switch,
@@ -115,6 +116,16 @@ _KEPT = msgspec.structs.replace(CASE, program=(*CASE.program, OptimState()))
 _WAITING = msgspec.structs.replace(
     CASE, program=(Forward(sync=False), Backward(), Forward(), Backward(), Step())
 )
+_LOWERED = msgspec.structs.replace(
+    CASE,
+    plan=Fsdp2Plan(
+        units=(
+            Fsdp2Unit(path="0", precision=Precision(param="bfloat16")),
+            Fsdp2Unit(path="", precision=Precision(param="bfloat16", output="float32")),
+        )
+    ),
+    program=(Forward(), Backward(), Forward(), Backward(), Step()),
+)
 _A, _T = anatomy(CASE), anatomy(_TRACKED)
 _AT_BACKWARD = (UnitState(op=1, unsharded=()),)
 
@@ -179,7 +190,17 @@ def _waits(part: int) -> Subject:
     return subject(unit_states=(UnitState(op=1, unsharded=(), waiting=due // part),))
 
 
+def _puts_out(*dtypes: str) -> Subject:
+    return subject(output_dtypes=dtypes)
+
+
 FAULTS: dict[str, Fault] = {
+    "output_dtype": _subject(
+        "output_dtype/mismatch/fsdp2",
+        _LOWERED,
+        _puts_out("float32", "float32"),
+        _puts_out("float32", "bfloat16"),
+    ),
     "waiting_gradients": _subject(
         "waiting_gradients/mismatch/fsdp2:less", _WAITING, _waits(1), _waits(2)
     ),
