@@ -1,12 +1,14 @@
 """Which known defect shows on which torch: one scratch environment after the other.
 
     python benchmarks/versions.py [--torch 2.15.0 ...] [--folder DIR] [--keep] [--only PART ...]
+                                  [--defect ID ...]
 
 For each release it makes an environment with that torch and numpy in DIR, and there runs the
 smallest case of each known defect, 300 examples and the documents. What came of it goes into
 ``benchmarks/versions.json``, release by release, and the matrix into ``benchmarks/versions.md``.
 An environment is removed when its release is done, unless it was there before or ``--keep`` is
-given; one takes 5 to 8 GB while it is there. The exit code is 1 where an entry has to be changed.
+given; one takes 5 to 8 GB while it is there. ``--defect`` looks at some known defects alone, and
+leaves what was seen of others as it is. The exit code is 1 where an entry has to be changed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +86,17 @@ def environments(
                     shutil.rmtree(place / release, ignore_errors=True)
 
 
-def known_of(session: Session) -> Row:
-    """What the smallest case of each known defect does."""
+def known_of(session: Session, defects: Collection[str] = ()) -> Row:
+    """What the smallest case of each known defect does, or of some of them."""
     path = default_known()
     checks: list[Checked] = []
     if path is not None:
+        known = Known.load(path)
+        if unknown := set(defects).difference(known.defects):
+            raise SystemExit(f"--defect {' '.join(sorted(unknown))}: not in {path}")
+        chosen = {name: d for name, d in known.defects.items() if not defects or name in defects}
         for checked in check_known(
-            Known.load(path),
+            Known(chosen),
             lambda case: session.examine(case).verdict.findings,
             torch=session.torch,
             backend=session.settings.backend,
@@ -148,7 +154,9 @@ def api_of(python: Path) -> Row:
     return {"api": json.loads(done.stdout)}
 
 
-def row_of(python: Path, parts: Sequence[str], examples: int, seed: int) -> Row:
+def row_of(
+    python: Path, parts: Sequence[str], examples: int, seed: int, defects: Collection[str] = ()
+) -> Row:
     """Everything about one release."""
     ranks_on: Interpreter = interpreter_at(python)
     machine = resolve_machine("auto", (2,), ranks_on)
@@ -159,7 +167,7 @@ def row_of(python: Path, parts: Sequence[str], examples: int, seed: int) -> Row:
             row |= api_of(python)
         if "known" in parts:
             with Session(_settings(machine, folder, ranks_on)) as session:
-                row |= known_of(session)
+                row |= known_of(session, defects)
         if "documents" in parts:
             settings = _settings(machine, folder, ranks_on, default_known())
             with Session(settings) as session:
@@ -241,6 +249,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where environments are made")
     parser.add_argument("--keep", action="store_true", help="leave the environments there")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument(
+        "--defect",
+        nargs="+",
+        default=[],
+        metavar="ID",
+        help="look at these known defects, and nothing else",
+    )
     parser.add_argument("--examples", type=int, default=300)
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "versions.json")
@@ -248,11 +263,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stale = 0
     for release, python in environments(args.torch, args.folder, keep=args.keep):
         print(f"torch {release}", flush=True)
-        row = row_of(python, args.only, args.examples, args.seed)
-        rows: dict[str, Row] = json.loads(args.json.read_text()) if args.json.exists() else {}
-        rows[release] = {**rows.get(release, {}), **row}
-        write(args.json, rows)
+        parts = ["known"] if args.defect else args.only
+        row = row_of(python, parts, args.examples, args.seed, args.defect)
         stale += len(row.get("stale", ()))
+        rows: dict[str, Row] = json.loads(args.json.read_text()) if args.json.exists() else {}
+        before = rows.get(release, {})
+        if args.defect:
+            # Of the others stands what was seen before.
+            for part in ("known", "stale"):
+                row[part] = {**before.get(part, {}), **row[part]}
+        rows[release] = {**before, **row}
+        write(args.json, rows)
     return 1 if stale else 0
 
 

@@ -104,6 +104,28 @@ def test_what_is_done_stays_when_the_next_release_fails(
     assert [path.name for path in folder.iterdir()] == ["2.7.1"]
 
 
+def test_some_defects_are_looked_at_beside_what_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def row_of(_: Path, *told: Any) -> Row:
+        asked.append(told)
+        return {"known": {"b": "passes", "d": "shows"}, "stale": {}}
+
+    monkeypatch.setattr(versions, "environment", lambda folder, release: folder / release)
+    monkeypatch.setattr(versions, "row_of", row_of)
+    target = tmp_path / "versions.json"
+    target.write_text(json.dumps({"2.15.0": {**ROWS["2.15.0"], "stale": {"a": "gone"}}}))
+    words = ["--json", str(target), "--torch", "2.15.0", "--defect", "b", "d"]
+    assert versions.main(words) == 0
+    ((parts, _, _, defects),) = asked
+    assert (parts, defects) == (["known"], ["b", "d"])
+    (row,) = json.loads(target.read_text()).values()
+    assert row["known"] == {"a": "otherwise", "b": "passes", "d": "shows"}
+    assert row["stale"] == {"a": "gone"}
+
+
 def test_the_page_in_the_repository_is_made_from_its_figures() -> None:
     source = versions.ROOT / "benchmarks" / "versions.json"
     rows = json.loads(source.read_text())
