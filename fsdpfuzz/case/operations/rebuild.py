@@ -135,7 +135,7 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
-        """Under the same plan; under a plainer one."""
+        """Under the same plan; under a plainer one; wrapped so from the start."""
         replace = msgspec.structs.replace
         for i, op in enumerate(case.program):
             if not isinstance(op, Rebuild):
@@ -148,6 +148,8 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
             # Under the case's own plan it has no plainer one: the case itself gives those.
             if op.plan != case.plan:
                 yield Simpler(having(case.plan), "another plan after the rebuild")
+                left = (*case.program[:i], *case.program[i + 1 :])
+                yield Simpler(replace(case, plan=op.plan, program=left))
                 for plainer in simpler_plans(replace(case, plan=op.plan)):
                     yield Simpler(having(plainer.case.plan), plainer.words)
 

@@ -30,7 +30,6 @@ from fsdpfuzz.case import (
     StateDict,
     Step,
     Switch,
-    ZeroGrad,
     anatomy,
     as_document,
     decode,
@@ -40,7 +39,6 @@ from fsdpfuzz.case import (
     foreseen_rejections,
     within,
 )
-from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.operations import (
     AverageUnmanaged,
     Clip,
@@ -172,44 +170,6 @@ def test_so_it_is_for_whatever_is_drawn(case: CaseSpec) -> None:
     assert_in_one_thing(case)
 
 
-def test_a_mesh_goes_with_the_strategies_of_rebuilds() -> None:
-    hybrid = tuple(Fsdp1Unit(path=path, sharding="HYBRID_SHARD") for path in ("", "0"))
-    plan, step = Fsdp1Plan(units=hybrid), (Forward(), Backward(), Step())
-    case = CaseSpec(
-        world_size=2,
-        model=Sequential(children=(Linear(out=1), Linear(out=1))),
-        inputs=Dense(width=1),
-        plan=plan,
-        program=(*step, ZeroGrad(), Rebuild(plan=plan), *step),
-        mesh=Mesh(replicate=1, shard=2),
-    )
-    without = [neighbour for neighbour in simpler(case) if neighbour.case.mesh is None]
-    assert without
-    for neighbour in without:
-        (rebuild,) = (op for op in neighbour.case.program if isinstance(op, Rebuild))
-        for made in (neighbour.case.plan, rebuild.plan):
-            assert isinstance(made, Fsdp1Plan)
-            assert {unit.sharding for unit in made.units} == {"FULL_SHARD"}
-    assert_in_one_thing(case)
-
-
-@pytest.mark.parametrize("ranks", [(1, 2), (2,), (0, 1, 2), (0, 2)])
-def test_a_flip_is_tried_on_one_rank_that_fewer_ranks_have(ranks: tuple[int, ...]) -> None:
-    """Else the number of ranks could not go down."""
-    case = CaseSpec(
-        world_size=3,
-        model=Switch(children=(Linear(out=1), Linear(out=1))),
-        inputs=Dense(width=1),
-        plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)),
-        program=(Forward(), Backward(), Step(), Flip(path="", ranks=ranks)),
-    )
-    tried = {op.ranks for n in simpler(case) for op in n.case.program if isinstance(op, Flip)}
-    assert tried - {ranks} == {(0,), ranks[:1]} - {ranks}
-    last = msgspec.structs.replace(case, program=(*case.program[:3], Flip(path="", ranks=(0,))))
-    assert 2 in {n.case.world_size for n in simpler(last) if n.case.program == last.program}
-    assert_sound(case)
-
-
 @pytest.mark.parametrize("ignored", [{"ignored": ("1",)}, {"ignored_parameters": ("1.bias",)}])
 def test_a_unit_found_by_class_gives_way_without_what_it_ignores_elsewhere(
     ignored: dict[str, Any],
@@ -309,39 +269,6 @@ def test_the_plainest_is_reached_without_a_run() -> None:
     assert len(encode(made)) < len(encode(FIRST)) / 2
     assert made.plan.units == (type(FIRST.plan.units[0])(path=""),)
     assert (made.checkpoints, made.frozen, made.held_out, made.twins) == ((), (), (), ())
-
-
-def test_a_module_is_called_by_itself_as_fsdp_says_or_not_at_all() -> None:
-    """Its units go with the forward of it alone, and the root stays the first to be called."""
-    evaluated = (Forward(), Backward(), Forward(grad=False, target="0"), Forward(grad=False))
-    case = CaseSpec(
-        world_size=2,
-        model=Sequential(children=(Linear(out=3), Linear(out=3))),
-        inputs=Dense(width=3),
-        plan=Fsdp1Plan(units=(Fsdp1Unit(path=""), Fsdp1Unit(path="0"), Fsdp1Unit(path="1"))),
-        program=evaluated,
-    )
-    tried = [neighbour.case for neighbour in simpler(case)]
-    alone = [c for c in tried if any(getattr(op, "target", "") for op in c.program)]
-    assert alone
-    for neighbour in alone:
-        assert "0" in {unit.path for unit in neighbour.plan.units}
-        forwards = [op.target for op in neighbour.program if isinstance(op, Forward)]
-        assert "" not in forwards or not forwards[0]
-    misused = msgspec.structs.replace(case, plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)))
-    assert any(n.case.program[0] == evaluated[2] for n in simpler(misused))
-
-
-def test_one_of_several_losses_before_a_backward_can_go() -> None:
-    program = (Forward(), Forward(), Forward(), Backward())
-    case = msgspec.structs.replace(FIRST, program=program)
-    assert program[1:] in {neighbour.case.program for neighbour in simpler(case)}
-    # The last one keeps its backward.
-    case = msgspec.structs.replace(FIRST, program=program[2:])
-    assert all(
-        [op.kind() for op in neighbour.case.program] in (["forward", "backward"], [])
-        for neighbour in simpler(case)
-    )
 
 
 def test_a_switch_gives_way_to_a_row_and_its_flips_go() -> None:
