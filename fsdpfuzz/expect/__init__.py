@@ -20,7 +20,7 @@ from fsdpfuzz.expect.bytes import (
 from fsdpfuzz.expect.collectives import traffic
 from fsdpfuzz.expect.offloads import checkpoint_entries, offload_entries
 from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting
-from fsdpfuzz.expect.outputs import output_dtype
+from fsdpfuzz.expect.output_dtype import output_dtype
 from fsdpfuzz.expect.reshards import backward_reshards, may_stay_whole, unreached_roots
 from fsdpfuzz.expect.rounding import (
     ABSOLUTE,

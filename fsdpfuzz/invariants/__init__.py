@@ -21,7 +21,7 @@ from fsdpfuzz.invariants.hooks import HOOKS
 from fsdpfuzz.invariants.memory import MEMORY
 from fsdpfuzz.invariants.optim_state import OPTIM
 from fsdpfuzz.invariants.order import ORDER, ORDER_ERROR, ORDER_WARNING, order_refused
-from fsdpfuzz.invariants.outputs import OUTPUTS
+from fsdpfuzz.invariants.output_dtype import OUTPUTS
 from fsdpfuzz.invariants.parity import PARITY, Parity
 from fsdpfuzz.invariants.state_dict import STATE_DICT
 from fsdpfuzz.invariants.structure import STRUCTURE

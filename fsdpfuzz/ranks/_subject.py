@@ -25,7 +25,7 @@ from fsdpfuzz.ranks._reference import Reference, Trace
 from fsdpfuzz.ranks._sharded import Shard, Sharded
 from fsdpfuzz.ranks._state import StateWatch, Taken
 from fsdpfuzz.ranks._variants import Likeness
-from fsdpfuzz.steps.outputs import dtype_of
+from fsdpfuzz.steps.output_dtype import dtype_of
 
 
 class Observer:

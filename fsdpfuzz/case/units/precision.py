@@ -253,6 +253,11 @@ def _told(unit: Unit, field: str) -> str:
     return on(precision is not None and getattr(precision, field) != _DEFAULTS[field])
 
 
+def cast_outputs(unit: Unit) -> Dtype | None:
+    """The dtype to which a unit (fsdp2) casts what it puts out, where it says so."""
+    return None if unit.precision is None else unit.precision.output
+
+
 def reduced_in(unit: Unit, *, own: bool = False) -> Dtype | None:
     """The dtype in which a unit reduces gradients, where it says so.
 

@@ -56,7 +56,7 @@ class OutputDtype(Invariant):
         due = output_dtype(a, finding.op)
         return Evidence(
             last=finding.op,
-            seen=(call("steps.outputs.dtype_of", Variable("output")),),
+            seen=(call("steps.output_dtype.dtype_of", Variable("output")),),
             judge=judged("other", _QUANTITY, SEEN, due),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Anatomy, Dtype
+from fsdpfuzz.case.units.precision import cast_outputs
 
 
 # ``FSDPState._post_forward`` in torch/distributed/fsdp/_fully_shard/_fsdp_state.py casts them.
@@ -13,5 +14,4 @@ def output_dtype(a: Anatomy, op: int) -> Dtype | None:
     now, called = a.at(op), a.case.program[op].called
     if called not in now.options or len(now.modules_of(called)) > 1 or a.imported is not None:
         return None
-    precision = now.options[called].precision
-    return None if precision is None else precision.output
+    return cast_outputs(now.options[called])
