@@ -2,6 +2,7 @@
 
     python benchmarks/rediscovery.py [--torch 2.8.0 ...] [--folder DIR] [--keep] [--output DIR]
     python benchmarks/rediscovery.py --python OTHER/bin/python [--seeds 5 6 7 8 --jobs 4]
+        [--max-seconds S]
 
 ``benchmarks/rediscovery.json`` holds the bugs: the releases that have them, and the known defects
 (``corpus/known``) or patterns of keys under which they show. For each release an environment is
@@ -24,7 +25,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -99,6 +100,14 @@ class Rediscovered(msgspec.Struct, frozen=True, kw_only=True):
     confirmed: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How long each run draws: examples, and seconds where there are bounds on them."""
+
+    examples: int
+    seconds: float | None = None
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one release. ``examples`` are those of all seeds, and ``seconds`` those of the
     longest of their runs, which are side by side; a bug was found after as many examples as with
@@ -158,7 +167,7 @@ class Search:
         return (bug for bug in self._bugs if bug.shown_by(found, case, self._defects))
 
 
-def searched(python: Path, bugs: Sequence[Bug], folder: Path, examples: int, seed: int) -> Row:
+def searched(python: Path, bugs: Sequence[Bug], folder: Path, bounds: Bounds, seed: int) -> Row:
     """Draws on that Python's torch as if the bugs were not known, and says which were found."""
     ranks_on = interpreter_at(python)
     machine = resolve_machine("gloo", (2,), ranks_on)
@@ -177,7 +186,8 @@ def searched(python: Path, bugs: Sequence[Bug], folder: Path, examples: int, see
             known=_known_of_others(bugs, folder / "known"),
         ),
         properties=tuple(item.name for item in properties_named(())),
-        max_examples=examples,
+        max_examples=bounds.examples,
+        max_seconds=bounds.seconds,
         apis=APIS,
     )
     path = default_known()
@@ -218,16 +228,20 @@ def _known_of_others(bugs: Iterable[Bug], folder: Path) -> Path:
 
 
 def searched_by_seeds(
-    python: Path, bugs: Sequence[Bug], folder: Path, examples: int, seeds: Sequence[int], jobs: int
+    python: Path,
+    bugs: Sequence[Bug],
+    folder: Path,
+    bounds: Bounds,
+    seeds: Sequence[int],
+    jobs: int,
 ) -> Row:
     """The same with several seeds, ``jobs`` of them side by side, put together."""
     if len(seeds) == 1:
-        return searched(python, bugs, folder, examples, seeds[0])
+        return searched(python, bugs, folder, bounds, seeds[0])
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         parts = [
-            pool.submit(searched, python, bugs, folder / str(seed), examples, seed)
-            for seed in seeds
+            pool.submit(searched, python, bugs, folder / str(seed), bounds, seed) for seed in seeds
         ]
         return together([part.result() for part in parts])
 
@@ -320,6 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where environments are made")
     parser.add_argument("--keep", action="store_true", help="leave the environments there")
     parser.add_argument("--examples", type=int, default=300)
+    parser.add_argument("--max-seconds", type=float, help="to draw in, with each seed")
     parser.add_argument("--python", type=Path, help="an environment that is there, for --torch")
     parser.add_argument("--seeds", type=int, nargs="+", default=[5])
     parser.add_argument("--jobs", type=int, default=1, help="seeds side by side")
@@ -327,11 +342,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=RESULT)
     args = parser.parse_args(arguments)
     bugs = bugs_of()
+    bounds = Bounds(examples=args.examples, seconds=args.max_seconds)
     made = environments(args.torch, args.folder, keep=args.keep)
     for release, python in [("here", args.python)] if args.python else made:
         print(f"torch {release}", flush=True)
         folder = args.output / release
-        row = searched_by_seeds(python, bugs, folder, args.examples, args.seeds, args.jobs)
+        row = searched_by_seeds(python, bugs, folder, bounds, args.seeds, args.jobs)
         release = Version(row.torch).base_version
         rows = {}
         if args.json.exists():
