@@ -278,14 +278,15 @@ def page(rows: Mapping[str, Row], bugs: Sequence[Bug]) -> str:
         "",
         "Made by `python benchmarks/rediscovery.py` on gloo with 2 ranks, by runs that know none",
         "of these bugs. A number is how many examples it took; * that the script showed it, too;",
-        "? that it was not found in as many as were run; empty: the release has it not.",
+        "? that it was not found in as many as were run; empty: the release has it not. What is",
+        "not asked came into the table after that release was tried.",
         f"Of {len(bugs)} bugs {len(again)} were found again, {len(proved)} with a script that "
         f"shows it; of the {len(public)} that PyTorch's tracker has, {len(public & again)}. The "
         "others were met by drawing in the first place.",
         "",
         *table(
             ["bug", "what", *releases],
-            ([_linked(bug), bug.what, *(_cell(bug, rows[r]) for r in releases)] for bug in bugs),
+            ([_linked(bug), bug.what, *(_cell(bug, rows[r], r) for r in releases)] for bug in bugs),
         ),
         "",
         *table(
@@ -320,11 +321,13 @@ def _linked(bug: Bug) -> str:
     return f"[{bug.id}]({bug.link})" if bug.link else bug.id
 
 
-def _cell(bug: Bug, row: Row) -> str:
+def _cell(bug: Bug, row: Row, release: str) -> str:
     found = row.found.get(bug.id)
     if found is not None:
         return f"{found.examples}{'*' if found.confirmed else ''}"
-    return "?" if bug.id in row.missed else ""
+    if bug.id in row.missed:
+        return "?"
+    return "not asked" if bug.lives_in(release) else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
