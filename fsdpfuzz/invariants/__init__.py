@@ -101,7 +101,7 @@ def judge(case: CaseSpec, observation: Observation) -> Verdict:
     # An error that FSDP promises is what has to happen, so the case has passed.
     if order_refused(a, observation):
         return Verdict(status="passed")
-    if is_rejection(observation):
+    if is_rejection(a, observation):
         first = observation.raised()[0][1]
         return Verdict(status="rejected", reason=f"{first.type}: {first.message[:300]}")
     reports = [report for report in observation.reports if report is not None]

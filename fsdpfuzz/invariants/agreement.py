@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from fsdpfuzz.case import REJECTIONS, Anatomy
+from fsdpfuzz.case import REJECTIONS, Anatomy, anatomy, foreseen_rejections, variants
+from fsdpfuzz.case.dimension import Rejection
 from fsdpfuzz.invariants.base import Invariant, operation
 from fsdpfuzz.invariants.evidence import Evidence
 from fsdpfuzz.invariants.order import order_refused
@@ -104,7 +105,7 @@ class NoCrash(Invariant):
         """What was raised first for a reason of the rank's own."""
         raised = observation.raised()
         own = _own_errors(observation)
-        if not raised or _is_refusal(observation) or (observation.deaths and not own):
+        if not raised or _is_refusal(a, observation) or (observation.deaths and not own):
             return
         if order_refused(a, observation):
             return
@@ -155,7 +156,7 @@ class EqualRejection(Invariant):
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:
         """Where ranks refuse differently."""
         raised = observation.raised()
-        if not raised or not _is_refusal(observation):
+        if not raised or not _is_refusal(a, observation):
             return
         types = {error.type for _, error in raised}
         if len(raised) == observation.world_size and len(types) == 1:
@@ -224,17 +225,32 @@ def _last(finding: Finding) -> int | None:
     return finding.op if finding.op >= 0 else None
 
 
-def is_rejection(observation: Observation) -> bool:
-    """Whether FSDP refused the case clearly, and every rank alike."""
+def is_rejection(a: Anatomy, observation: Observation) -> bool:
+    """Whether FSDP refused the case as it documents, and every rank alike."""
     raised = observation.raised()
     return (
         len(raised) == observation.world_size
-        and all(_refuses(error) for _, error in raised)
+        and _is_refusal(a, observation)
         and len({error.type for _, error in raised}) == 1
     )
 
 
-def _refuses(error: Raised) -> bool:
+# A documented error alone proves nothing: FSDP that refuses what it should take raises it as well.
+def _is_refusal(a: Anatomy, observation: Observation) -> bool:
+    """Whether all that was raised are refusals, of a case that asks for one.
+
+    What FSDP may refuse of somebody's own model is not known: there any may be asked for.
+    """
+    runs = map(anatomy, variants(a.case).values())
+    foreseen = {one.name: one for run in runs for one in foreseen_rejections(run)}
+    if a.imported is not None:
+        foreseen = dict(REJECTIONS)
+    return bool(foreseen) and all(
+        _refuses(error, foreseen.values()) for _, error in observation.raised()
+    )
+
+
+def _refuses(error: Raised, foreseen: Iterable[Rejection]) -> bool:
     """A refusal has a documented type and comes while wrapping, or with a documented text.
 
     FSDP also raises ValueError from assertions about its own state in the middle of
@@ -245,14 +261,9 @@ def _refuses(error: Raised) -> bool:
         return True
     return any(
         rejection.matches(error.message)
-        for rejection in REJECTIONS.values()
+        for rejection in foreseen
         if (error.type == rejection.raised if rejection.raised else error.documented)
     )
-
-
-def _is_refusal(observation: Observation) -> bool:
-    """All that was raised are refusals: `equal_rejection` judges them."""
-    return all(_refuses(error) for _, error in observation.raised())
 
 
 def _own_errors(observation: Observation) -> list[tuple[int, Raised]]:

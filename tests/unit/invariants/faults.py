@@ -39,7 +39,15 @@ from fsdpfuzz.observations import (
     UnitState,
     WrongEntry,
 )
-from tests.unit.invariants.observed import CASE, comparison, observed, on_one_rank, raised, subject
+from tests.unit.invariants.observed import (
+    CASE,
+    REFUSED,
+    comparison,
+    observed,
+    on_one_rank,
+    raised,
+    subject,
+)
 
 
 @dataclass(frozen=True)
@@ -179,6 +187,10 @@ def _refuses(*errors: Raised | None) -> Observation:
     return observed(errors=errors)
 
 
+def _rejects(*errors: Raised | None) -> Observation:
+    return observed(errors=errors, case=REFUSED)
+
+
 _REFUSAL = raised(type="ValueError", documented=True, stage="case:wrap")
 _PLACE = "torch/distributed/fsdp/_flat_param.py:unshard:size # does not match _"
 _SILENT = msgspec.structs.replace(_REFUSED, message="something else")
@@ -241,9 +253,9 @@ FAULTS: dict[str, Fault] = {
         f"ranks_agree/rank_divergence/fsdp2:RuntimeError@{_PLACE}",
     ),
     "equal_rejection": Fault(
-        CASE,
-        _refuses(_REFUSAL, _REFUSAL),
-        _refuses(_REFUSAL, None),
+        REFUSED,
+        _rejects(_REFUSAL, _REFUSAL),
+        _rejects(_REFUSAL, None),
         f"equal_rejection/rank_divergence/fsdp2:ValueError@{_PLACE}",
     ),
     "clip_norm": _subject(

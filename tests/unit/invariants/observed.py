@@ -13,6 +13,7 @@ from fsdpfuzz.case import (
     Forward,
     Fsdp2Plan,
     Fsdp2Unit,
+    Gain,
     Linear,
     Sequential,
     Step,
@@ -27,6 +28,10 @@ CASE = CaseSpec(
     plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path=""))),
     program=(Forward(), Backward(), Step()),
 )
+REFUSED = msgspec.structs.replace(
+    CASE, model=Sequential(children=(Linear(out=3), Gain(scalar=True), Linear(out=2)))
+)
+"""Asks for what FSDP documents to refuse: a parameter without dimensions."""
 EPS = 1.2e-7
 
 

@@ -5,13 +5,30 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fsdpfuzz.case import Forward, Variant
+from fsdpfuzz.case import (
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Given,
+    Imported,
+    ImportedModule,
+    Variant,
+)
+from fsdpfuzz.case.operations import OptimState
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect.rounding import FLOAT16_EPS
 from fsdpfuzz.invariants import broken, invariant_of, judge, tolerance
 from fsdpfuzz.observations import Death, Hang
 from fsdpfuzz.verdict import Finding
-from tests.unit.invariants.observed import CASE, comparison, observed, raised, subject
+from tests.unit.invariants.observed import CASE, REFUSED, comparison, observed, raised, subject
+
+MIXED = msgspec.structs.replace(
+    CASE,
+    plan=Fsdp1Plan(units=(Fsdp1Unit(path="0", use_orig_params=True), Fsdp1Unit(path=""))),
+    program=(*CASE.program, OptimState()),
+)
 
 
 def test_a_clean_observation_passes() -> None:
@@ -34,7 +51,24 @@ def test_a_hang_is_where_the_rank_without_an_answer_is() -> None:
 
 def test_a_documented_refusal_on_all_ranks_is_a_rejection() -> None:
     refusal = raised(type="ValueError", documented=True, stage="case:wrap")
-    assert judge(CASE, observed(errors=(refusal, refusal))).status == "rejected"
+    assert judge(REFUSED, observed(errors=(refusal, refusal), case=REFUSED)).status == "rejected"
+
+
+def test_a_refusal_of_what_has_to_run_is_a_crash() -> None:
+    text = "fully_shard doesn't support scalar parameters. Change weight to a 1D tensor."
+    refusal = raised(type="ValueError", documented=True, stage="case:wrap", message=text)
+    (finding,) = judge(CASE, observed(errors=(refusal, refusal))).findings
+    assert (finding.invariant, finding.symptom) == ("no_crash", "crash")
+    (finding,) = judge(CASE, observed(errors=(refusal, None))).findings
+    assert finding.invariant == "ranks_agree"
+
+
+def test_somebody_s_own_model_may_ask_for_any() -> None:
+    given = Imported(target="mine.py", modules=(ImportedModule(path="", cls="Net", alone=True),))
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+    target = msgspec.structs.replace(CASE, model=given, inputs=Given(), plan=plan)
+    refusal = raised(type="ValueError", documented=True, stage="case:wrap")
+    assert judge(target, observed(errors=(refusal, refusal), case=target)).status == "rejected"
 
 
 def test_an_assertion_about_its_own_state_is_no_refusal() -> None:
@@ -46,7 +80,8 @@ def test_an_assertion_about_its_own_state_is_no_refusal() -> None:
 def test_a_documented_text_in_the_middle_of_training_is_a_refusal() -> None:
     text = "Expects one homogeneous value for limit_all_gathers but got {True, False}"
     refusal = raised(type="ValueError", documented=True, message=text)
-    assert judge(CASE, observed(errors=(refusal, refusal))).status == "rejected"
+    assert judge(MIXED, observed(errors=(refusal, refusal), case=MIXED)).status == "rejected"
+    assert judge(CASE, observed(errors=(refusal, refusal))).status == "finding"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +97,8 @@ def test_an_assertion_is_a_refusal_where_that_is_how_it_comes(
     told: str, type_: str, status: str
 ) -> None:
     refusal = raised(type=type_, message=told)
-    assert judge(CASE, observed(errors=(refusal, refusal))).status == status
+    assert judge(MIXED, observed(errors=(refusal, refusal), case=MIXED)).status == status
+    assert judge(CASE, observed(errors=(refusal, refusal))).status == "finding"
 
 
 def test_a_refusal_of_the_reference_is_not_a_rejection() -> None:
