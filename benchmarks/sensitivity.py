@@ -59,7 +59,7 @@ def ranks_for(item: Fault) -> int:
 
 
 def chosen_faults(options: argparse.Namespace) -> list[Fault]:
-    """Those asked for, without those that this backend, or no case, can show."""
+    """Those asked for, without those that this backend, or nothing, can show."""
     unknown = set(options.only) - set(FAULTS)
     if unknown:
         raise SystemExit(f"there is no fault {', '.join(sorted(unknown))}")
@@ -67,7 +67,9 @@ def chosen_faults(options: argparse.Namespace) -> list[Fault]:
     shown = [
         item
         for item in wanted
-        if item.needs != "tensor parallelism" and (item.needs != "gpu" or options.backend == "nccl")
+        if not item.unseen
+        and item.needs != "tensor parallelism"
+        and (item.needs != "gpu" or options.backend == "nccl")
     ]
     return shown[:: options.every]
 
@@ -166,6 +168,9 @@ def show_figures(figures: dict[str, Any], faults: list[Fault], console: Console)
     unshown = len(FAULTS) - len(faults)
     if unshown:
         console.print(f"{unshown} faults not asked for, or not to be shown on this backend")
+    for item in FAULTS.values():
+        if item.unseen:
+            console.print(f"not to be seen: {item.id}: {item.unseen}", markup=False)
 
 
 def progress(console: Console, total: int) -> Callable[[Job, Record], None]:

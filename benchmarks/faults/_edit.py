@@ -93,6 +93,8 @@ class Fault:
     silent: bool
     """Whether training goes on without an error or a warning."""
     needs: Needs = "cpu"
+    unseen: str = ""
+    """Why nothing can show it, where that is so: found out by reading, and by cases by hand."""
     spellings: tuple[tuple[Edit, ...], ...]
     """Exactly one of them must fit."""
 
@@ -105,6 +107,7 @@ def fault(
     *spellings: Edit | tuple[Edit, ...],
     silent: bool = True,
     needs: Needs = "cpu",
+    unseen: str = "",
 ) -> Fault:
     """A fault; a spelling of one change needs no tuple."""
     return Fault(
@@ -114,6 +117,7 @@ def fault(
         api=api,
         silent=silent,
         needs=needs,
+        unseen=unseen,
         spellings=tuple(s if isinstance(s, tuple) else (s,) for s in spellings),
     )
 

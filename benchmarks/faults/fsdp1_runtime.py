@@ -139,6 +139,8 @@ FAULTS = (
         "prefetch",
         "fsdp1",
         Edit(ORDER + "next_iter", "self.handles_post_forward_order.clear()", "None"),
+        unseen="what lies further back in the list needs no gathering any more, so nothing is "
+        "prefetched; only the list grows",
     ),
     fault(
         "fsdp1_reduced_once_only",

@@ -262,6 +262,7 @@ FAULTS = (
             "pass",
         ),
         silent=False,
+        unseen="FSDPParamGroup.post_forward asks is_bw() as well",
     ),
     fault(
         "fsdp2_sync_of_root_only",

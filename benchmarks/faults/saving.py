@@ -266,6 +266,8 @@ FAULTS = (
         "optimizer state",
         "fsdp1",
         Edit(OPTIM + "_communicate_optim_state", "value.detach().clone()", "value.detach()"),
+        unseen="documented: as in Optimizer.state_dict tensors are not cloned, and may be aliases "
+        "(FullyShardedDataParallel.full_optim_state_dict)",
     ),
     fault(
         "optimizer_state_of_frozen_lost",
