@@ -6,7 +6,8 @@
 
 A fixed random sample of all mutants on lines that the fuzzer reaches is injected, one after the
 other. Which lines these are is found out first, and kept beside the records. Survivors are shown
-with what was changed: whether one is equivalent, a reader has to say.
+with what was changed, and with what a reader has said of them in ``benchmarks/survivors.json``:
+those of which nothing can be seen are left out of the score.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import msgspec
+from packaging.version import Version
 from rich.console import Console
 
 from benchmarks.many_injections import ROOT, Bench, Job, Record, add_options
 from benchmarks.mutation import MODULES, REACHED, Mutant, all_mutants
 
 INJECTIONS = "benchmarks.mutation"
+READINGS = ROOT / "benchmarks" / "survivors.json"
 SCORE = 0.85
 RUNS_TO_REACH = 300
 """Examples after which the lines that are reached hardly grow any more."""
@@ -65,8 +70,28 @@ def sample(options: argparse.Namespace, reached: dict[str, set[int]]) -> list[Mu
     return sorted(chosen, key=lambda mutant: (mutant.module, mutant.line, mutant.id))
 
 
-def show(mutants: list[Mutant], bench: Bench, console: Console) -> float:
-    """The survivors, the score of each module, and that of all."""
+class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What somebody who read the source says of a survivor.
+
+    ``same``: nothing differs but speed, a text, a log or a check of what holds anyway; ``gpu``:
+    only streams and events do; ``invalid``: only of what no valid case has; ``missed``: a run
+    could have shown it.
+    """
+
+    kind: Literal["same", "gpu", "invalid", "missed"]
+    why: str
+
+
+def readings(torch: str, path: Path = READINGS) -> dict[str, Reading]:
+    """The survivors that were read, by id: of the release that they are of, else none."""
+    of = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Reading]])
+    return of.get(Version(torch).base_version, {})
+
+
+def show(
+    mutants: list[Mutant], bench: Bench, read: Mapping[str, Reading], console: Console
+) -> float:
+    """The survivors, what was killed in each module, and the score of all."""
     killed = {"kill": 0, "seeds": 0}
     for module in MODULES:
         own = [m for m in mutants if m.module == module]
@@ -81,10 +106,18 @@ def show(mutants: list[Mutant], bench: Bench, console: Console) -> float:
         record = bench.records.get((mutant.id, "kill"))
         if record is not None and record["status"] != "found":
             console.print(f"{record['status']}: {mutant}", markup=False, highlight=False)
+            said = read.get(mutant.id)
+            words = "    not read yet" if said is None else f"    {said.kind}: {said.why}"
+            console.print(words, markup=False, highlight=False)
+    aside = {name for name, said in read.items() if said.kind != "missed"}
+    aside -= {i for (i, _), record in bench.records.items() if record["status"] == "found"}
+    mutants = [m for m in mutants if m.id not in aside]
     total = sum((m.id, "kill") in bench.records for m in mutants)
     seeded = sum((m.id, "seeds") in bench.records for m in mutants)
     if total:
-        console.print(f"{killed['kill']} of {total} killed ({killed['kill'] / total:.1%})")
+        share = f"{killed['kill'] / total:.1%}"
+        console.print(f"{killed['kill']} of {total} killed ({share}); of {len(aside)} more nothing "
+                      "is to be seen")  # fmt: skip
     if seeded:
         console.print(f"{killed['seeds']} of {seeded} by the seeds alone")
     return killed["kill"] / total if total else 1.0
@@ -105,7 +138,7 @@ def progress(console: Console, total: int) -> Callable[[Job, Record], None]:
 
 
 def main() -> int:
-    """Runs what has no record yet. The score counts equivalent mutants as survivors."""
+    """Runs what has no record yet. The score counts survivors that nobody has read."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--number", type=int, default=300)
     parser.add_argument("--sample-seed", type=int, default=12)
@@ -128,7 +161,7 @@ def main() -> int:
         jobs += [Job(id=m.id, kind="seeds", injection=f"{INJECTIONS}:{m.id}") for m in wanted]
     bench = Bench(options.json, options)
     complete = bench.run(jobs, progress(console, len(jobs)))
-    score = show(wanted, bench, console)
+    score = show(wanted, bench, readings(version("torch")), console)
     if not complete:
         console.print("there was no time for all; the same command goes on")
         return 2
