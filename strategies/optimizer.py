@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Optimizer
-from fsdpfuzz.case.optimizer import mixes_tensors
+import msgspec
+
+from fsdpfuzz.case import Optimizer, anatomy, variants
+from fsdpfuzz.case.optimizer import lacks_gradients, mixes_tensors
 from fsdpfuzz.case.units.precision import keeps_low_grads
 from fsdpfuzz.strategies.drawing import Drawing
 
 _ADAPTING = ("adam", "adamw")
+_MOMENTA_AND_DECAYS = ((0.9, 0.0), (0.9, 0.0), (0.0, 0.0), (0.9, 0.1))
 
 
 def draw(d: Drawing) -> None:
@@ -20,12 +23,15 @@ def draw(d: Drawing) -> None:
     target of an imported model may have its own, which is drawn as often as all others, or always
     where the target wraps the model.
 
+    Weights decay where they may: nothing that is trained lacks a gradient then.
+
     Shrinks towards SGD with momentum, ``foreach`` left to PyTorch.
     """
     saved = any(op.saves_optimizer or op.names_state() for op in d.case.program)
     name = d.pick(("sgd", *_ADAPTING) if saved else ("sgd", "sgd", "sgd", "sgd", *_ADAPTING))
     foreach = d.pick((None, None, False, True))
-    momentum = d.pick((0.9, 0.9, 0.0))  # drawn for all: fewer choices would look simpler
+    # Drawn for all: fewer choices would look simpler.
+    momentum, weight_decay = d.pick(_MOMENTA_AND_DECAYS)
     own = d.a.imported
     if own is not None and own.has("optimizer") and (own.wrapped or d.chance(50)):
         name = "own"
@@ -41,3 +47,11 @@ def draw(d: Drawing) -> None:
         d.put(optimizer=Optimizer(momentum=momentum, foreach=foreach))
     else:
         d.put(optimizer=Optimizer(name=name, lr=0.01, foreach=foreach))  # type: ignore[arg-type]
+    told, runs = d.case.optimizer, map(anatomy, variants(d.case).values())
+    if (
+        weight_decay
+        and told is not None
+        and told.name != "own"
+        and not any(map(lacks_gradients, runs))
+    ):
+        d.put(optimizer=msgspec.structs.replace(told, weight_decay=weight_decay))

@@ -19,6 +19,7 @@ from fsdpfuzz.errors import CaseError
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.flow import Situation
+    from fsdpfuzz.case.operations import Op
     from fsdpfuzz.case.operations.base import OperationBase
     from fsdpfuzz.case.spec import CaseSpec
 
@@ -31,9 +32,7 @@ _SAID = {**_CLASSES, "own": "optimizer(parameters)"}
 class Optimizer(Part, frozen=True, kw_only=True):
     """The optimizer of all parameters that the case does not hold out.
 
-    SGD with momentum is the default because Adam hides a wrong gradient scale. There is no
-    weight decay: it would tell a parameter without a gradient from one whose gradient is zero,
-    and FSDP may give either for an unused parameter.
+    SGD with momentum is the default because Adam hides a wrong gradient scale.
     """
 
     name: Literal["sgd", "adam", "adamw", "own"] = "sgd"
@@ -44,6 +43,8 @@ class Optimizer(Part, frozen=True, kw_only=True):
     eps: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-4
     """For Adam and AdamW; large, so that rounding in a gradient near zero is not blown up."""
     foreach: bool | None = None
+    weight_decay: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    """Only where every step finds a gradient of all that is trained (`lacks_gradients`)."""
 
     @property
     def keeps_state(self) -> bool:
@@ -70,7 +71,9 @@ class Optimizer(Part, frozen=True, kw_only=True):
             options |= {"momentum": self.momentum} if self.momentum else {}
         else:
             options["eps"] = self.eps
-            options |= {"weight_decay": 0.0} if self.name == "adamw" else {}
+        # That of AdamW is 0.01 where nothing is said.
+        if self.weight_decay or self.name == "adamw":
+            options["weight_decay"] = self.weight_decay
         if self.foreach is not None:
             options["foreach"] = self.foreach
         return call(f"torch.optim.{_CLASSES[self.name]}", parameters, **options)
@@ -84,6 +87,8 @@ class Optimizer(Part, frozen=True, kw_only=True):
             words += [f"momentum {self.momentum:g}"] if self.momentum else []
         else:
             words.append(f"eps {self.eps:g}")
+        if self.weight_decay:
+            words.append(f"weight decay {self.weight_decay:g}")
         if self.foreach is not None:
             words.append("foreach" if self.foreach else "no foreach")
         return ", ".join(words)
@@ -98,7 +103,16 @@ class OptimizerDimension(Dimension):
             about="sgd, adam, adamw, none",
             group="Training",
             values=("sgd", "adam", "adamw", "none"),
-            excludes={"none": {"steps": ("1", "2", "3"), "foreach": ("default", "on", "off")}},
+            excludes={
+                "none": {
+                    "steps": ("1", "2", "3"),
+                    "foreach": ("default", "on", "off"),
+                    "weight_decay": ("off", "on"),
+                }
+            },
+        ),
+        "weight_decay": Feature(
+            about="off, on: the optimizer's weight decay", group="Training", values=("off", "on")
         ),
         "foreach": Feature(
             about="default, on, off: the optimizer's foreach",
@@ -108,10 +122,11 @@ class OptimizerDimension(Dimension):
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """Its name, and which implementation."""
+        """Its name, which implementation, and whether weights decay."""
         optimizer = a.case.optimizer
         yield "optimizer", optimizer.name if optimizer else "none"
         if optimizer is not None:
+            yield "weight_decay", "on" if optimizer.weight_decay else "off"
             names = {None: "default", True: "on", False: "off"}
             yield "foreach", names[optimizer.foreach]
 
@@ -130,14 +145,21 @@ class OptimizerDimension(Dimension):
         if lists and goes_through(a) and mixes_tensors(a):
             words = "torch takes no list of tensors and DTensors: foreach=False"
             raise CaseError(words, path="$.optimizer.foreach")
-        if optimizer is None or optimizer.name != "own":
+        if optimizer is None:
             return
+        if decays(a.case) and (lacking := lacks_gradients(a)):
+            words = f"weight decay moves what may have no gradient at a step: {lacking[0]}"
+            raise CaseError(words, path="$.optimizer.weight_decay")
+        if optimizer.name != "own":
+            return
+        if optimizer.weight_decay:
+            raise CaseError("'own' has its own", path="$.optimizer.weight_decay")
         if own is None or not own.has("optimizer"):
             words = "'own' goes with an imported model whose target has optimizer(parameters)"
             raise CaseError(words, path="$.optimizer.name")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
-        """SGD; PyTorch's choice of implementation; no momentum."""
+        """SGD; PyTorch's choice of implementation; momentum; no weight decay."""
         optimizer = case.optimizer
         if optimizer is None:
             return
@@ -154,6 +176,9 @@ class OptimizerDimension(Dimension):
             yield Simpler(replace(case, optimizer=plain), f"foreach={optimizer.foreach}")
         if optimizer.momentum == 0.0 and optimizer.name == "sgd":
             yield Simpler(replace(case, optimizer=replace(optimizer, momentum=0.9)))
+        if optimizer.weight_decay:
+            plain = replace(optimizer, weight_decay=0.0)
+            yield Simpler(replace(case, optimizer=plain), "weight_decay")
 
 
 # torch.optim.Optimizer raises "optimizer got an empty parameter list".
@@ -161,6 +186,27 @@ def holds_parameters(a: Anatomy) -> bool:
     """Whether an optimizer has any parameter: none of torch's can be made without."""
     out = set(a.case.held_out)
     return a.case.optimizer is not None and any(p.fqn not in out for p in a.distinct)
+
+
+def decays(case: CaseSpec) -> bool:
+    """Whether steps make weights smaller by themselves."""
+    return case.optimizer is not None and case.optimizer.weight_decay > 0
+
+
+# Weight decay tells a parameter without a gradient from one whose gradient is zero, and FSDP may
+# give either for what is not used: a flat parameter has one gradient for all its parts.
+@lru_cache(maxsize=64)
+def lacks_gradients(a: Anatomy) -> tuple[str, ...]:
+    """Parameters that a step may find trained and without a gradient of their own."""
+    found: set[str] = set()
+    sometimes = {
+        p.fqn for p in a.distinct if not p.used or any(within(p.fqn, path) for path in a.switches)
+    }
+    for _, op, now, graded in _surely_graded(a):
+        if op.steps_optimizer:
+            trained = {p.fqn for p in a.distinct if now.requires_grad(p.fqn)}
+            found |= trained - (graded - sometimes)
+    return tuple(sorted(found.difference(a.case.held_out)))
 
 
 def has_state_after(a: Anatomy) -> int:
@@ -242,16 +288,8 @@ def _without_state(a: Anatomy) -> Iterator[tuple[OperationBase, frozenset[str], 
     With the parameters that require grad and may have none, before it is saved and as it is.
     """
     stepped: set[str] = set()
-    graded: set[str] = set()
     left: set[str] = set()
-    targets: list[str] = []
-    for i, op, now in a.situations(0):
-        if op.waits:
-            targets.append(op.called)
-        elif op.gives_gradients:
-            graded |= _given(a.at(i), now, targets)
-            targets.clear()
-        graded &= now.graded
+    for i, op, now, graded in _surely_graded(a):
         if op.steps_optimizer and _keeps_state(a):
             stepped |= graded
         if op.names_state():
@@ -262,6 +300,20 @@ def _without_state(a: Anatomy) -> Iterator[tuple[OperationBase, frozenset[str], 
                 stepped |= asked
             yield op, frozenset(before), frozenset(asked - stepped)
         left = now.graded.difference(a.case.held_out)
+
+
+def _surely_graded(a: Anatomy) -> Iterator[tuple[int, Op, Situation, set[str]]]:
+    """Each operation, and the parameters that have a gradient by then on every rank."""
+    graded: set[str] = set()
+    targets: list[str] = []
+    for i, op, now in a.situations(0):
+        if op.waits:
+            targets.append(op.called)
+        elif op.gives_gradients:
+            graded |= _given(a.at(i), now, targets)
+            targets.clear()
+        graded &= now.graded
+        yield i, op, now, graded
 
 
 # Surely: what a switch calls depends on the rank, and a reentrant checkpoint may cut it off.

@@ -1,4 +1,4 @@
-"""A fault of optimizer state dicts, injected where torch itself would have it."""
+"""Faults of optimizers and their state dicts, injected where torch itself would have them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint import state_dict as dcp
+from torch.distributed.fsdp._common_utils import _is_fsdp_flattened
 from torch.distributed.tensor import DTensor
 
 from fsdpfuzz.ranks._env import RankEnv
@@ -50,3 +51,16 @@ def loads_one_step_more(_: RankEnv) -> None:
                 state["step"] += 1
 
     dcp._load_optim_state_dict = more
+
+
+def forgets_weight_decay(_: RankEnv) -> None:
+    """An optimizer of what FSDP shards steps as if no weight were to decay."""
+    step: Any = torch.optim.SGD.step
+
+    def without(self: torch.optim.SGD, *args: Any) -> Any:
+        for group in self.param_groups:
+            if any(isinstance(p, DTensor) or _is_fsdp_flattened(p) for p in group["params"]):
+                group["weight_decay"] = 0.0
+        return step(self, *args)
+
+    torch.optim.SGD.step = without  # type: ignore[method-assign,assignment]
