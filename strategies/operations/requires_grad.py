@@ -15,7 +15,7 @@ from fsdpfuzz.strategies.operations.program import Program
 def draw(program: Program) -> None:
     """The parameters of one unit at a time, all that it manages. Shrinks towards none."""
     d = program.d
-    if d.parting != "never" or not d.chance(7, fine_tune=40):
+    if d.parting != "never" or not d.chance(10, fine_tune=40):
         return
     frozen = set(d.case.frozen)
     groups = [[p.fqn for p in group] for group in d.a.managed.values()]
