@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -62,6 +63,18 @@ def build() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; its exit code. Arguments default to those of the process."""
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read it has gone, as `head` does; Python would write what is left as it exits.
+        # Typer returns 1 as well where it is writing itself.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     from fsdpfuzz.show import spell_out
 
     # First of all: an error about an option may hold what the terminal's encoding lacks.
