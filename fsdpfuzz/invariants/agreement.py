@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from fsdpfuzz.case import REJECTIONS, Anatomy, anatomy, foreseen_rejections, variants
+from fsdpfuzz.case import (
+    REJECTIONS,
+    Anatomy,
+    anatomy,
+    foreseen_rejections,
+    needs_gpu,
+    variants,
+)
 from fsdpfuzz.case.dimension import Rejection
 from fsdpfuzz.invariants.base import Invariant, operation
 from fsdpfuzz.invariants.evidence import Evidence
@@ -239,13 +246,14 @@ def is_rejection(a: Anatomy, observation: Observation) -> bool:
 def _is_refusal(a: Anatomy, observation: Observation) -> bool:
     """Whether all that was raised are refusals, of a case that asks for one.
 
-    What FSDP may refuse of somebody's own model is not known: there any may be asked for.
+    On CPUs one that needs a GPU does. What FSDP may refuse of somebody's own model is not known:
+    there any may be asked for.
     """
     runs = map(anatomy, variants(a.case).values())
     foreseen = {one.name: one for run in runs for one in foreseen_rejections(run)}
     if a.imported is not None:
         foreseen = dict(REJECTIONS)
-    return bool(foreseen) and all(
+    return bool(foreseen or needs_gpu(a)) and all(
         _refuses(error, foreseen.values()) for _, error in observation.raised()
     )
 
