@@ -148,12 +148,16 @@ class OptimizerDimension(Dimension):
         if optimizer is None:
             return
         if decays(a.case) and (lacking := lacks_gradients(a)):
-            words = f"weight decay moves what may have no gradient at a step: {lacking[0]}"
+            words = (
+                f"{optimizer.weight_decay:g} moves {lacking[0]}, of which a step may find no "
+                "gradient: use 0, or give each step a gradient of all that is trained"
+            )
             raise CaseError(words, path="$.optimizer.weight_decay")
         if optimizer.name != "own":
             return
         if optimizer.weight_decay:
-            raise CaseError("'own' has its own", path="$.optimizer.weight_decay")
+            words = "leave it out: 'own' brings its own weight decay"
+            raise CaseError(words, path="$.optimizer.weight_decay")
         if own is None or not own.has("optimizer"):
             words = "'own' goes with an imported model whose target has optimizer(parameters)"
             raise CaseError(words, path="$.optimizer.name")
