@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from fsdpfuzz.case import (
     REJECTIONS,
@@ -243,35 +243,31 @@ def is_rejection(a: Anatomy, observation: Observation) -> bool:
 
 
 # A documented error alone proves nothing: FSDP that refuses what it should take raises it as well.
+# FSDP also raises ValueError from assertions about its own state in the middle of training.
 def _is_refusal(a: Anatomy, observation: Observation) -> bool:
-    """Whether all that was raised are refusals, of a case that asks for one.
+    """Whether all that was raised are refusals of what the case asks for, by type and text.
 
-    On CPUs one that needs a GPU does. What FSDP may refuse of somebody's own model is not known:
-    there any may be asked for.
+    What is refused of somebody's own model, or on CPUs of a case that needs a GPU, is not known:
+    there a documented type is enough, where it comes while wrapping.
     """
+    unknown = a.imported is not None or bool(needs_gpu(a))
+    asked = list(REJECTIONS.values()) if a.imported is not None else _asked(a)
+    return all(
+        (unknown and error.documented and error.stage.endswith(":wrap"))
+        or any(one.matches(error.message) and _typed(one, error) for one in asked)
+        for _, error in observation.raised()
+    )
+
+
+def _asked(a: Anatomy) -> list[Rejection]:
+    """What the case, or one of its variants, asks for and FSDP documents to refuse."""
     runs = map(anatomy, variants(a.case).values())
-    foreseen = {one.name: one for run in runs for one in foreseen_rejections(run)}
-    if a.imported is not None:
-        foreseen = dict(REJECTIONS)
-    return bool(foreseen or needs_gpu(a)) and all(
-        _refuses(error, foreseen.values()) for _, error in observation.raised()
-    )
+    return [one for run in runs for one in foreseen_rejections(run)]
 
 
-def _refuses(error: Raised, foreseen: Iterable[Rejection]) -> bool:
-    """A refusal has a documented type and comes while wrapping, or with a documented text.
-
-    FSDP also raises ValueError from assertions about its own state in the middle of
-    training; that is no refusal. An error of another type is one only where the text is that of
-    a refusal which comes so.
-    """
-    if error.documented and error.stage.endswith(":wrap"):
-        return True
-    return any(
-        rejection.matches(error.message)
-        for rejection in foreseen
-        if (error.type == rejection.raised if rejection.raised else error.documented)
-    )
+def _typed(rejection: Rejection, error: Raised) -> bool:
+    """Whether an error is of the type by which FSDP refuses that."""
+    return error.type == rejection.raised if rejection.raised else error.documented
 
 
 def _own_errors(observation: Observation) -> list[tuple[int, Raised]]:

@@ -41,6 +41,7 @@ from fsdpfuzz.observations import (
 )
 from tests.unit.invariants.observed import (
     CASE,
+    REFUSAL,
     REFUSED,
     comparison,
     observed,
@@ -183,16 +184,13 @@ def _variant(error: float) -> Observation:
     return observed(subject(), subject(name="plain", against_case=(off,)), case=_VARIED)
 
 
-def _refuses(*errors: Raised | None) -> Observation:
-    return observed(errors=errors)
+def _refuses(*errors: Raised | None, case: CaseSpec = CASE) -> Observation:
+    return observed(errors=errors, case=case)
 
 
-def _rejects(*errors: Raised | None) -> Observation:
-    return observed(errors=errors, case=REFUSED)
-
-
-_REFUSAL = raised(type="ValueError", documented=True, stage="case:wrap")
-_PLACE = "torch/distributed/fsdp/_flat_param.py:unshard:size # does not match _"
+_REFUSAL = raised(type="ValueError", documented=True, stage="case:wrap", message=REFUSAL)
+_WHERE = "torch/distributed/fsdp/_flat_param.py:unshard"
+_PLACE = f"{_WHERE}:size # does not match _"
 _SILENT = msgspec.structs.replace(_REFUSED, message="something else")
 
 
@@ -254,9 +252,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "equal_rejection": Fault(
         REFUSED,
-        _rejects(_REFUSAL, _REFUSAL),
-        _rejects(_REFUSAL, None),
-        f"equal_rejection/rank_divergence/fsdp2:ValueError@{_PLACE}",
+        _refuses(_REFUSAL, _REFUSAL, case=REFUSED),
+        _refuses(_REFUSAL, None, case=REFUSED),
+        f"equal_rejection/rank_divergence/fsdp2:ValueError@{_WHERE}:{REFUSAL}",
     ),
     "clip_norm": _subject(
         "clip_norm/mismatch/fsdp2",

@@ -32,6 +32,8 @@ REFUSED = msgspec.structs.replace(
     CASE, model=Sequential(children=(Linear(out=3), Gain(scalar=True), Linear(out=2)))
 )
 """Asks for what FSDP documents to refuse: a parameter without dimensions."""
+REFUSAL = "fully_shard doesn't support scalar parameters. Change gain to a 1D tensor."
+"""How it says so."""
 EPS = 1.2e-7
 
 
