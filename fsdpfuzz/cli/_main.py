@@ -63,18 +63,6 @@ def build() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; its exit code. Arguments default to those of the process."""
-    try:
-        code = _run(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read it has gone, as `head` does; Python would write what is left as it exits.
-        # Typer returns 1 as well where it is writing itself.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return code
-
-
-def _run(arguments: Sequence[str] | None) -> int:
     from fsdpfuzz.show import spell_out
 
     # First of all: an error about an option may hold what the terminal's encoding lacks.
@@ -105,8 +93,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         if type(error).__name__ == "NoArgsIsHelpError":
             # Its message is the help of a command that was given nothing at all.
-            print(error.format_message())
-            return USAGE
+            return _help(error.format_message())
         return _fail(error.format_message(), USAGE)
     finally:
         for number, handler in previous.items():
@@ -130,6 +117,17 @@ def _interrupted(error: BaseException) -> int:
     cause = error if isinstance(error, KeyboardInterrupt) else error.__cause__
     number = cause.number if isinstance(cause, Stopped) else int(signal.SIGINT)
     return _fail(f"ended by {signal.Signals(number).name}", 128 + number)
+
+
+def _help(text: str) -> int:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Whoever read it has gone, as `head` does; Python would write what is left as it exits.
+        # Elsewhere typer sees to it, and returns 1.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return USAGE
 
 
 def _fail(message: str, code: int) -> int:
