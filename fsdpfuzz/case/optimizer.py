@@ -147,7 +147,7 @@ class OptimizerDimension(Dimension):
             raise CaseError(words, path="$.optimizer.foreach")
         if optimizer is None:
             return
-        if decays(a.case) and (lacking := lacks_gradients(a)):
+        if optimizer.weight_decay and (lacking := lacks_gradients(a)):
             words = (
                 f"{optimizer.weight_decay:g} moves {lacking[0]}, of which a step may find no "
                 "gradient: use 0, or give each step a gradient of all that is trained"
@@ -190,11 +190,6 @@ def holds_parameters(a: Anatomy) -> bool:
     """Whether an optimizer has any parameter: none of torch's can be made without."""
     out = set(a.case.held_out)
     return a.case.optimizer is not None and any(p.fqn not in out for p in a.distinct)
-
-
-def decays(case: CaseSpec) -> bool:
-    """Whether steps make weights smaller by themselves."""
-    return case.optimizer is not None and case.optimizer.weight_decay > 0
 
 
 # Weight decay tells a parameter without a gradient from one whose gradient is zero, and FSDP may

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import CaseSpec, anatomy, is_sound, variants
-from fsdpfuzz.case.optimizer import decays, lacks_gradients
+from fsdpfuzz.case.optimizer import lacks_gradients
 from fsdpfuzz.strategies import FOCUSES, cases
 from tests.unit.strategies.minimal import minimal, shrinks_to
 from tests.unit.strategies.sample import features_of, sample
+
+
+def decays(case: CaseSpec) -> bool:
+    return case.optimizer is not None and case.optimizer.weight_decay > 0
 
 
 def test_it_is_drawn_with_every_optimizer() -> None:
