@@ -106,11 +106,12 @@ def show(
         record = bench.records.get((mutant.id, "kill"))
         if record is not None and record["status"] != "found":
             console.print(f"{record['status']}: {mutant}", markup=False, highlight=False)
-            said = read.get(mutant.id)
-            words = "    not read yet" if said is None else f"    {said.kind}: {said.why}"
+            one = read.get(mutant.id)
+            words = "    not read yet" if one is None else f"    {one.kind}: {one.why}"
             console.print(words, markup=False, highlight=False)
-    aside = {name for name, said in read.items() if said.kind != "missed"}
-    aside -= {i for (i, _), record in bench.records.items() if record["status"] == "found"}
+    shown = {i for (i, _), record in bench.records.items() if record["status"] == "found"}
+    unshown = {i for i, _ in bench.records} - shown
+    aside = {i for i, said in read.items() if said.kind != "missed" and i in unshown}
     mutants = [m for m in mutants if m.id not in aside]
     total = sum((m.id, "kill") in bench.records for m in mutants)
     seeded = sum((m.id, "seeds") in bench.records for m in mutants)

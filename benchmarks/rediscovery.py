@@ -78,8 +78,8 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     keys: tuple[str, ...] = ()
 
     def lives_in(self, release: str) -> bool:
-        """Whether a release has it."""
-        version = Version(release)
+        """Whether a release has it, of whatever build."""
+        version = Version(Version(release).base_version)
         if self.since is not None and version < Version(self.since):
             return False
         return self.gone is None or version < Version(self.gone)
@@ -286,7 +286,7 @@ def page(rows: Mapping[str, Row], bugs: Sequence[Bug]) -> str:
         "",
         *table(
             ["bug", "what", *releases],
-            ([_linked(bug), bug.what, *(_cell(bug, rows[r], r) for r in releases)] for bug in bugs),
+            ([_linked(bug), bug.what, *(_cell(bug, rows[r]) for r in releases)] for bug in bugs),
         ),
         "",
         *table(
@@ -321,13 +321,13 @@ def _linked(bug: Bug) -> str:
     return f"[{bug.id}]({bug.link})" if bug.link else bug.id
 
 
-def _cell(bug: Bug, row: Row, release: str) -> str:
+def _cell(bug: Bug, row: Row) -> str:
     found = row.found.get(bug.id)
     if found is not None:
         return f"{found.examples}{'*' if found.confirmed else ''}"
     if bug.id in row.missed:
         return "?"
-    return "not asked" if bug.lives_in(release) else ""
+    return "not asked" if bug.lives_in(row.torch) else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

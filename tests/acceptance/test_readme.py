@@ -196,15 +196,9 @@ BENCHMARKS = re.findall(r"`python (benchmarks/\w+\.py)`", README)
 
 
 def test_the_benchmarks_that_are_named_can_be_run() -> None:
-    """The first with one of its faults; what all of them take is said."""
     assert len(BENCHMARKS) == 3
     for name in BENCHMARKS:
-        done = subprocess.run(
-            [sys.executable, str(ROOT / name), "--help"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = benchmark(name, "--help")
         assert done.returncode == 0, done.stderr
         assert "usage: " in done.stdout
 
@@ -212,13 +206,14 @@ def test_the_benchmarks_that_are_named_can_be_run() -> None:
 def test_the_first_benchmark_finds_a_fault(tmp_path: Path) -> None:
     words = ["--only", "fsdp2_backward_never_reshards", "--without-seeds", "--examples", "20"]
     words += ["--after", "0", "--shrink-seconds", "5", "--json", str(tmp_path / "found.jsonl")]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / BENCHMARKS[0]), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = benchmark(BENCHMARKS[0], *words)
     assert "1 of 1 faults found (100.0%)" in done.stdout, done.stdout + done.stderr
+
+
+def benchmark(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / name), *words], capture_output=True, text=True, check=False
+    )
 
 
 def test_the_table_of_what_is_found_is_as_measured() -> None:

@@ -112,9 +112,11 @@ def test_the_page_counts_what_was_found_again() -> None:
     again = Rediscovered(key="k", examples=12, script="s.py", confirmed=True)
     row = Row(torch="2.9.1", seeds=(5,), examples=100, seconds=9, found={"1": again}, missed=("2",))
     older = Row(torch="2.7.1", seeds=(5,), examples=100, seconds=9, found={}, missed=("2",))
-    text = page({"2.9.1": row, "2.7.1": older}, (BUG, KEYED))
+    late = msgspec.structs.replace(BUG, id="3", link="")
+    text = page({"2.9.1": row, "2.7.1": older}, (BUG, KEYED, late))
+    assert "| 3 | w |  | not asked |" in text
     assert "| [1](https://x.org/1) | w |  | 12* |" in text
     assert "| 2 | v | ? | ? |" in text
-    assert "Of 2 bugs 1 were found again, 1 with a script" in text
+    assert "Of 3 bugs 1 were found again, 1 with a script" in text
     assert "| 2.9.1 | 100 | 5 | 9 | 1 | 2 |" in text
     assert "- 2.9.1, 1: `s.py`" in text

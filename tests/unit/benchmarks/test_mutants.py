@@ -1,0 +1,52 @@
+"""What was read of surviving mutants, and the score that goes by it."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.metadata import version
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+from rich.console import Console
+
+from benchmarks.many_injections import Bench
+from benchmarks.mutants import Reading, readings, show
+from benchmarks.mutation import all_mutants
+
+SAME = Reading(kind="same", why="a log")
+MISSED = Reading(kind="missed", why="too rare")
+
+
+def test_what_was_read_are_mutants_of_that_release() -> None:
+    read = readings("2.13.0+cpu")
+    assert len(read) > 50
+    assert all(said.why for said in read.values())
+    assert {said.kind for said in read.values()} == {"same", "gpu", "invalid", "missed"}
+    assert readings("2.7.1") == {}
+    if Version(version("torch")).base_version == "2.13.0":
+        assert set(read) <= {mutant.id for mutant in all_mutants()}
+
+
+@pytest.mark.parametrize(
+    ("read", "score", "said"),
+    [
+        ({}, 2 / 4, "of 0 more nothing"),
+        ({2: SAME}, 2 / 3, "of 1 more nothing"),
+        ({2: SAME, 3: MISSED}, 2 / 3, "of 1 more nothing"),
+        ({0: SAME}, 2 / 4, "of 0 more nothing"),  # It was killed all the same.
+        ({2: SAME, 4: SAME}, 2 / 3, "of 1 more nothing"),  # The last was not run.
+    ],
+)
+def test_the_score_leaves_out_what_nothing_can_show(
+    read: dict[int, Reading], score: float, said: str, tmp_path: Path
+) -> None:
+    mutants = list(all_mutants())[:5]
+    bench = Bench(tmp_path / "none.jsonl", argparse.Namespace())
+    for mutant, status in zip(mutants, ("found", "found", "missed", "out of time"), strict=False):
+        bench.records[mutant.id, "kill"] = {"status": status}
+    shown = StringIO()
+    by_id = {mutants[i].id: reading for i, reading in read.items()}
+    assert show(mutants, bench, by_id, Console(file=shown, width=170)) == pytest.approx(score)
+    assert said in shown.getvalue()
