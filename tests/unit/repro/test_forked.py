@@ -11,7 +11,8 @@ from fsdpfuzz.verdict import Finding
 from tests.injected.forked import verify_forked
 from tests.unit.repro.test_verify import GRAD, HANG
 
-HEAD = "import os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+# Rank 0 keeps the store: it may not end before the others have joined.
+HEAD = "import os, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
 RANK = "rank = dist.get_rank()\n"
 
 
