@@ -134,6 +134,7 @@ def add_options(parser: argparse.ArgumentParser, path: Path) -> None:
     parser.add_argument("--jobs", type=int, default=jobs_for("gloo"))
     parser.add_argument("--only", nargs="+", metavar="ID", default=[])
     parser.add_argument("--json", type=Path, default=path, help="JSON lines, gone on with")
+    parser.add_argument("--page", type=Path, help="also write what came of it in Markdown")
     parser.add_argument("--seeds-only", action="store_true")
     parser.add_argument("--without-seeds", action="store_true")
     parser.add_argument("--max-seconds", type=float, default=1e9, help="for the whole bench")

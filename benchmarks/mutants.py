@@ -2,6 +2,7 @@
 
     python benchmarks/mutants.py [--number 300] [--sample-seed 12] [--jobs N] [--examples 300]
         [--only ID...] [--seeds-only] [--without-seeds] [--json FILE] [--max-seconds S]
+        [--page FILE]
     python benchmarks/mutants.py --list
 
 A fixed random sample of all mutants on lines that the fuzzer reaches is injected, one after the
@@ -31,6 +32,7 @@ from rich.console import Console
 
 from benchmarks.many_injections import ROOT, Bench, Job, Record, add_options
 from benchmarks.mutation import MODULES, REACHED, Mutant, all_mutants
+from benchmarks.pages import mutants_page
 
 INJECTIONS = "benchmarks.mutation"
 READINGS = ROOT / "benchmarks" / "survivors.json"
@@ -109,9 +111,7 @@ def show(
             one = read.get(mutant.id)
             words = "    not read yet" if one is None else f"    {one.kind}: {one.why}"
             console.print(words, markup=False, highlight=False)
-    shown = {i for (i, _), record in bench.records.items() if record["status"] == "found"}
-    unshown = {i for i, _ in bench.records} - shown
-    aside = {i for i, said in read.items() if said.kind != "missed" and i in unshown}
+    aside = set_aside(bench, read)
     mutants = [m for m in mutants if m.id not in aside]
     total = sum((m.id, "kill") in bench.records for m in mutants)
     seeded = sum((m.id, "seeds") in bench.records for m in mutants)
@@ -122,6 +122,13 @@ def show(
     if seeded:
         console.print(f"{killed['seeds']} of {seeded} by the seeds alone")
     return killed["kill"] / total if total else 1.0
+
+
+def set_aside(bench: Bench, read: Mapping[str, Reading]) -> set[str]:
+    """The survivors of which, by their reading, nothing is to be seen."""
+    shown = {i for (i, _), record in bench.records.items() if record["status"] == "found"}
+    unshown = {i for i, _ in bench.records} - shown
+    return {i for i, said in read.items() if said.kind != "missed" and i in unshown}
 
 
 def progress(console: Console, total: int) -> Callable[[Job, Record], None]:
@@ -162,7 +169,10 @@ def main() -> int:
         jobs += [Job(id=m.id, kind="seeds", injection=f"{INJECTIONS}:{m.id}") for m in wanted]
     bench = Bench(options.json, options)
     complete = bench.run(jobs, progress(console, len(jobs)))
-    score = show(wanted, bench, readings(version("torch")), console)
+    read = readings(version("torch"))
+    score = show(wanted, bench, read, console)
+    if options.page is not None:
+        options.page.write_text(mutants_page(wanted, bench, read, set_aside(bench, read)))
     if not complete:
         console.print("there was no time for all; the same command goes on")
         return 2

@@ -1,7 +1,7 @@
 """How many faults in torch the fuzzer finds, how soon, and how many of them the seeds alone find.
 
     python benchmarks/sensitivity.py [--jobs N] [--examples 400] [--only ID...] [--every N]
-        [--seeds-only] [--without-seeds] [--json FILE] [--max-seconds S]
+        [--seeds-only] [--without-seeds] [--json FILE] [--max-seconds S] [--page FILE]
 
 Each fault of `benchmarks.faults` is injected in the ranks of a run of its own. The exit code is 1
 if fewer are found than must be, or later, or with more findings or larger cases; 2 if there was
@@ -24,6 +24,7 @@ from rich.table import Table
 
 from benchmarks.faults import FAULTS, Fault
 from benchmarks.many_injections import Bench, Job, Record, add_options
+from benchmarks.pages import faults_page
 
 INJECTIONS = "benchmarks.faults.injections"
 CONTROL = "(no fault)"
@@ -205,6 +206,8 @@ def main() -> int:
             console.print(f"without any fault: {', '.join(record['keys'])}", markup=False)
     figures = summed_up(faults, bench)
     show_figures(figures, faults, console)
+    if options.page is not None:
+        options.page.write_text(faults_page(faults, bench, figures))
     broken = broken_bounds(figures)
     for line in broken:
         console.print(f"not held: {line}", markup=False)

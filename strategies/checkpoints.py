@@ -16,7 +16,7 @@ from fsdpfuzz.case import (
     within,
 )
 from fsdpfuzz.case.checkpoints import lacks_keywords
-from fsdpfuzz.case.modules import SEVERAL
+from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL
 from fsdpfuzz.strategies.drawing import Drawing
 
 MAX_CHECKPOINTS = 3
@@ -49,7 +49,8 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
 
     Reentrant checkpointing gives gradients only where an input requires grad, so there is none
     behind an embedding that is frozen, and none around tokens. Most of the reentrant ones
-    recompute a whole unit, or what lies in one. What calls a unit several times is often the first.
+    recompute a whole unit, or what lies in one. The first is often where there is most to get
+    wrong: on what calls a unit several times, or is called by keywords, or drops elements.
     """
     a = d.a
     reentrant = d.chance(50, fine_tune=10)
@@ -71,14 +72,12 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
         paths = [path for path in paths if path in a.imported.recomputable]
     # Units first, so that shrinking comes to a checkpoint on a unit.
     paths.sort(key=lambda path: path not in a.options)
-    # A recomputation ends within the last call of a unit that it needs: only where it calls one
-    # several times does a call come to its end.
-    again = [path for path in paths if _repeats_a_unit(a, path)]
-    repeats = d.chance(60) and bool(again)
+    telling = [path for path in paths if _tells(a, path)]
+    tells = d.chance(60) and bool(telling)
     chosen: list[Checkpoint] = []
     while paths and len(chosen) < MAX_CHECKPOINTS and (not chosen or d.chance(38)):
         which = d.between(0, len(paths) - 1)
-        path = again[which % len(again)] if repeats and not chosen else paths[which]
+        path = telling[which % len(telling)] if tells and not chosen else paths[which]
         paths.remove(path)
         if own and any(within(path, c.path) or within(c.path, path) for c in chosen):
             continue  # what is recomputed in a recomputation need not be possible
@@ -99,11 +98,17 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     return in_order if d.chance(9) else _calm(d, in_order)
 
 
-def _repeats_a_unit(a: Anatomy, path: str) -> bool:
-    """Whether a module calls what lies in it several times, units among it."""
-    node = a.by_path[path].node
+def _tells(a: Anatomy, path: str) -> bool:
+    """Whether checkpointing has more to do for a module than to call it once more."""
+    place = a.by_path[path]
+    if place.kind in BY_KEYWORDS or (place.node is not None and place.node.draws_random()):
+        return True
+    # A recomputation ends within the last call of a unit that it needs: only where it calls one
+    # several times does a call come to its end.
     return (
-        node is not None and node.repeats() and any(within(u, path) and u != path for u in a.units)
+        place.node is not None
+        and place.node.repeats()
+        and any(within(u, path) and u != path for u in a.units)
     )
 
 

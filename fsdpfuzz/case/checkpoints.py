@@ -339,12 +339,12 @@ def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) ->
 
 # ``CheckpointWrapper.forward`` packs keywords into positional arguments (``_pack_kwargs``).
 def lacks_keywords(a: Anatomy, checkpoint: Checkpoint) -> bool:
-    """Whether a reentrant function is to recompute what a stack of torch calls by keywords.
+    """Whether a reentrant function is to recompute what is called by keywords.
 
     A wrapper packs keyword arguments.
     """
     called = a.by_path[checkpoint.path].kind in BY_KEYWORDS
-    return called and checkpoint.reentrant and checkpoint.kind == "function"
+    return called and checkpoint.reentrant and not checkpoint.wraps
 
 
 def _worst(scopes: Iterable[str]) -> str:

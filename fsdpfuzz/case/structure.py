@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
-from fsdpfuzz.case.modules import Branches, Buffered, Norm, Outputs, Repeat
+from fsdpfuzz.case.modules import Branches, Buffered, Keyed, Norm, Outputs, Repeat
 from fsdpfuzz.case.tree import MAX_NODES
 from fsdpfuzz.errors import CaseError
 
@@ -93,6 +93,11 @@ class StructureDimension(Dimension):
             group="Model",
             values=("no", "tuple", "dict", "dataclass", "several"),
         ),
+        "keywords": Feature(
+            about="no, input, residual, several: what a module is given by keyword",
+            group="Model",
+            values=("no", "input", "residual", "several"),
+        ),
         "kinds": Feature(
             about="the other kinds of module, joined by +: dropout, switch, positions, ...",
             group="Model",
@@ -130,6 +135,8 @@ class StructureDimension(Dimension):
         if own is not None and any(module.returns_dataclass for module in own.modules):
             forms.append("dataclass")
         yield "outputs", one(forms, several="several")
+        keyed = ("residual" if n.residual else "input" for n in nodes if isinstance(n, Keyed))
+        yield "keywords", one(keyed, several="several")
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)
         yield "residual", on("residual" in a.kinds)

@@ -189,7 +189,8 @@ class Specialiser:
         name = _name(call)
         if name in self._direct:
             function, *rest = [self._expression(arg, scope) for arg in call.args]
-            return ast.Call(function, rest, [])
+            named = [ast.keyword(k.arg, self._expression(k.value, scope)) for k in call.keywords]
+            return ast.Call(function, rest, named)
         source, definition = find(name)
         if isinstance(definition, ast.ClassDef):
             return self._class_call(name, source, definition, call, scope)

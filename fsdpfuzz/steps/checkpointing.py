@@ -24,11 +24,11 @@ def ask(module: nn.Module, reentrant: bool, offload: bool) -> None:
     module.recompute = {"reentrant": reentrant, "offload": offload}  # type: ignore[assignment]
 
 
-def call(module: nn.Module, *args: Tensor) -> Tensor:
+def call(module: nn.Module, *args: Tensor, **kwargs: Any) -> Tensor:
     """Calls ``module``, through ``torch.utils.checkpoint`` where it asks for that."""
     options: dict[str, Any] | None = getattr(module, "recompute", None)
     if options is None:
-        return module(*args)
+        return module(*args, **kwargs)
     # pin_memory is passed over where there is no GPU.
     with save_on_cpu(pin_memory=True) if options["offload"] else nullcontext():
-        return checkpoint(module, *args, use_reentrant=options["reentrant"])
+        return checkpoint(module, *args, use_reentrant=options["reentrant"], **kwargs)

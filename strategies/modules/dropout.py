@@ -9,7 +9,7 @@ from fsdpfuzz.strategies.modules.growth import Growth, ModuleStrategy, Slot
 class DropoutStrategy(ModuleStrategy):
     """Seeded before every forward, so that the reference drops the same elements."""
 
-    percent = 12
+    percent = 20
 
     def draw(self, growth: Growth, slot: Slot) -> Node:
         """Shrinks towards few dropped elements."""

@@ -204,7 +204,7 @@ def test_the_benchmarks_that_are_named_can_be_run() -> None:
 
 
 def test_the_first_benchmark_finds_a_fault(tmp_path: Path) -> None:
-    words = ["--only", "fsdp2_backward_never_reshards", "--without-seeds", "--examples", "20"]
+    words = ["--only", "fsdp2_backward_never_reshards", "--without-seeds", "--examples", "80"]
     words += ["--after", "0", "--shrink-seconds", "5", "--json", str(tmp_path / "found.jsonl")]
     done = benchmark(BENCHMARKS[0], *words)
     assert "1 of 1 faults found (100.0%)" in done.stdout, done.stdout + done.stderr
@@ -216,11 +216,17 @@ def benchmark(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_table_of_what_is_found_is_as_measured() -> None:
-    """Where figures are kept beside a benchmark."""
-    again = (ROOT / "benchmarks" / "rediscovered.md").read_text()
-    said = re.search(r"rediscovered\.md\) \| (\d+) of (\d+) \|", README)
-    kept = re.search(r"Of (\d+) bugs (\d+) were found again", again)
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        ("sensitivity", r"Of (\d+) faults (\d+) were found"),
+        ("mutants", r"Of (\d+) mutants (\d+) were killed"),
+        ("rediscovered", r"Of (\d+) bugs (\d+) were found again"),
+    ],
+)
+def test_the_table_of_what_is_found_is_as_measured(page: str, sentence: str) -> None:
+    said = re.search(rf"benchmarks/{page}\.md\) \| (\d+) of (\d+) \|", README)
+    kept = re.search(sentence, (ROOT / "benchmarks" / f"{page}.md").read_text())
     assert said is not None
     assert kept is not None
     assert said.groups() == kept.groups()[::-1]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.modules import SEVERAL, Branches, Repeat
+from fsdpfuzz.case.modules import BY_KEYWORD, SEVERAL, Branches, Repeat
 from fsdpfuzz.case.operations import Forward
 from fsdpfuzz.case.paths import innermost, join, within
 from fsdpfuzz.case.sides import side_of
@@ -32,7 +32,7 @@ def _returns_its_input(a: Anatomy, path: str) -> bool:
     node = place.node
     if place.kind == "sided":  # it gives its only module's output back
         node = a.by_path[join(path, "inner")].node
-    elif place.kind == SEVERAL:  # and that one puts out of it what came in
+    elif place.kind in (SEVERAL, BY_KEYWORD):  # and that one puts out of it what came in
         node = a.by_path[path.rpartition(".")[0]].node
     return node is not None and node.returns_its_input()
 

@@ -26,6 +26,7 @@ from fsdpfuzz.case.modules.encoder_layer import EncoderLayer
 from fsdpfuzz.case.modules.gain import Gain
 from fsdpfuzz.case.modules.idle import Idle
 from fsdpfuzz.case.modules.imported import Imported, ImportedModule, ImportedParameter
+from fsdpfuzz.case.modules.keyed import BY_KEYWORD, Keyed
 from fsdpfuzz.case.modules.linear import Linear
 from fsdpfuzz.case.modules.lora import Lora
 from fsdpfuzz.case.modules.matrix import Matrix
@@ -59,6 +60,7 @@ Node = (
     | Repeat
     | Switch
     | Outputs
+    | Keyed
 )
 
 Model = Node | Imported
@@ -84,15 +86,17 @@ for _kind in KINDS.values():
 CLASSES: dict[str, tuple[str, ...]] = {
     **{name: kind.classes for name, kind in KINDS.items() if kind.classes},
     SEVERAL: ("steps.modules.outputs.Several",),
+    BY_KEYWORD: ("steps.modules.keyed.ByKeyword",),
     "sided": ("steps.modules.branches.Sided",),
     "encoder_stack_layer": ("torch.nn.TransformerEncoderLayer",),
     "decoder_stack_layer": ("torch.nn.TransformerDecoderLayer",),
 }
 """For each kind that can be wrapped by class: the classes that its modules may have."""
-BY_KEYWORDS = ("encoder_stack_layer", "decoder_stack_layer")
-"""Kinds of modules that their stack calls with keyword arguments."""
+BY_KEYWORDS = ("encoder_stack_layer", "decoder_stack_layer", BY_KEYWORD)
+"""Kinds of modules that are called with keyword arguments."""
 
 __all__ = [
+    "BY_KEYWORD",
     "BY_KEYWORDS",
     "CLASSES",
     "KINDS",
@@ -113,6 +117,7 @@ __all__ = [
     "Imported",
     "ImportedModule",
     "ImportedParameter",
+    "Keyed",
     "Linear",
     "Lora",
     "Matrix",

@@ -87,6 +87,11 @@ MEANING: tuple[Together, ...] = (
         {"ignored": ON, "ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
     ),
     ("a single unit that manages nothing", {"units": ("1",)}, {"bare_unit": ON}),
+    (
+        "parameters of a unit that returns its input are unused, and those of others are not",
+        {"identity_unit": ON},
+        {"unused": OFF, "units": ("1",)},
+    ),
     ("a flip freezes and unfreezes", {"flips": ("all", "some")}, {"refrozen": ("no",)}),
     ("tokens have no gradient", {"embedding": ON}, {"input_grad": ON}),
     (
@@ -185,6 +190,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "clip": ("2", "1", "inf", "1 and 2", "inf and other"),
             "clips": ("1", "2+"),
             "outputs": ("tuple", "dict", "dataclass", "several"),
+            "keywords": ("input", "residual", "several"),
             "wrapper": ON,
             "bare_unit": ON,
             "unit_called_again": ON,
@@ -241,8 +247,13 @@ NOT_DRAWN: tuple[Together, ...] = (
     ),
     (
         "what FSDP ignores is rebuilt as it was, and clipped where it is finite",
-        {"ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
+        {"ignored": ON, "ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
         {"rebuilt": ("other",), "clip_error": ON},
+    ),
+    (
+        "decay shows where every step finds a gradient, so no switch takes a parameter away",
+        {"weight_decay": ON},
+        {"flips": ("all", "some")},
     ),
     (
         "what the user averages is saved by all ranks",

@@ -1,0 +1,78 @@
+"""A module that is called with a keyword argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.modules.base import (
+    Brought,
+    Build,
+    Called,
+    Child,
+    NodeBase,
+    Visit,
+    Walk,
+    changed,
+    keeps_batch,
+    keeps_width,
+    without_defaults,
+)
+from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.recipe import Value, call
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.modules import Node
+
+BY_KEYWORD = "by_keyword"
+"""The kind of the module that is called so."""
+
+
+class Keyed(NodeBase, tag="keyed", frozen=True, kw_only=True):
+    """Calls a module that holds the body by keyword: ``inner(x=x)``.
+
+    With ``residual`` it is ``inner(x, residual=x)``, which the module adds to the body's output.
+    """
+
+    classes: ClassVar[tuple[str, ...]] = ("steps.modules.keyed.Keyed",)
+    body: Node
+    residual: bool = False
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """Keeps the width."""
+        return keeps_width(self, self.body, width, at)
+
+    def rows_after(self, at: str = "$.model") -> int:
+        """Keeps the batch."""
+        return keeps_batch(self.body, at)
+
+    def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
+        """The module that is called so, and in it the body."""
+        body = Child("body", self.body, width, f"{at}.body")
+        yield Brought("inner", BY_KEYWORD, width, width, child=body)
+
+    def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
+        """The module, and in it the body."""
+        inner = join(path, "inner")
+        yield Called(inner, grad, x, asked=True)
+        out = yield from walk.visit(self.body, join(inner, "body"), x, grad=grad)
+        return out or (x and self.residual)
+
+    def returns_its_input(self) -> bool:
+        """If the body does, and nothing is added."""
+        return not self.residual and self.body.returns_its_input()
+
+    def module(self, width: int, build: Build) -> Value:
+        """A module of ours."""
+        inner = call("steps.modules.keyed.ByKeyword", build(Child("inner.body", self.body, width)))
+        options = without_defaults(self, residual="residual")
+        return call("steps.modules.keyed.Keyed", inner, **options)
+
+    def words(self) -> list[str]:
+        """``residual``."""
+        return ["residual"] if self.residual else []
+
+    def simpler(self) -> Iterator[Node]:
+        """The input alone."""
+        if self.residual:
+            yield changed(self, residual=False)

@@ -1,0 +1,60 @@
+"""The pages of the benches say of each fault and each survivor what came of it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.faults import FAULTS
+from benchmarks.many_injections import Bench
+from benchmarks.mutants import Reading, set_aside
+from benchmarks.mutation import all_mutants
+from benchmarks.pages import faults_page, mutants_page
+from benchmarks.sensitivity import summed_up
+
+OPTIONS = argparse.Namespace(backend="gloo", seed=3, examples=40)
+FOUND = {
+    "status": "found",
+    "invariant": "loss_parity",
+    "script": True,
+    "found_after": 7,
+    "found_seconds": 1.0,
+    "findings": 1,
+    "modules": 1,
+    "steps": 1,
+    "operations": 2,
+    "tries": 5,
+}
+
+
+def test_a_fault_that_was_found_and_one_that_was_not(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "none.jsonl", OPTIONS)
+    faults = list(FAULTS.values())[:3]
+    bench.records[faults[0].id, "hunt"] = {**FOUND, "settings": bench.settings}
+    missed = {"status": "missed", "examples": 40, "settings": bench.settings}
+    bench.records[faults[1].id, "hunt"] = missed
+    page = faults_page(faults, bench, summed_up(faults, bench))
+    assert "on gloo, seed 3, up to 40 examples" in page
+    assert "Of 2 faults 1 were found, 1 with a script that shows it" in page
+    assert f"| {faults[0].says} | fsdp1 | 7 | loss_parity | 1 | confirmed |" in page
+    assert f"| {faults[1].says} | fsdp1 | none in 40 |  |  |  |" in page
+    assert faults[2].says not in page
+
+
+def test_survivors_with_what_was_read_of_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "none.jsonl", OPTIONS)
+    mutants = list(all_mutants())[:5]
+    for mutant, status in zip(mutants, ("found", "missed", "missed", "missed"), strict=False):
+        bench.records[mutant.id, "kill"] = {"status": status}
+    read = {
+        mutants[1].id: Reading(kind="same", why="a log"),
+        mutants[2].id: Reading(kind="missed", why="too rare"),
+        mutants[4].id: Reading(kind="same", why="it was not run"),
+    }
+    page = mutants_page(mutants, bench, read, set_aside(bench, read))
+    assert "Of 3 mutants 1 were killed; of 1 more" in page
+    assert [line.split(" | ")[-2:] for line in page.splitlines() if line.startswith("| `")] == [
+        ["same", "a log |"],
+        ["missed", "too rare |"],
+        ["not read", " |"],
+    ]
