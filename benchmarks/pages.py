@@ -45,7 +45,12 @@ def mutants_page(
     records = {m.id: bench.records[m.id, "kill"] for m in ran}
     killed = {i for i, record in records.items() if record["status"] == "found"}
     rows = [
-        [f"`{mutant}`", said.kind if said else "not read", said.why if said else ""]
+        # A bar would end the cell, also within code.
+        [
+            f"`{mutant}`".replace("|", r"\|"),
+            said.kind if said else "not read",
+            said.why if said else "",
+        ]
         for mutant in ran
         if mutant.id not in killed
         for said in (read.get(mutant.id),)

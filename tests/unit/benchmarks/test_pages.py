@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from benchmarks.faults import FAULTS
@@ -43,7 +45,8 @@ def test_a_fault_that_was_found_and_one_that_was_not(tmp_path: Path) -> None:
 
 def test_survivors_with_what_was_read_of_them(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "none.jsonl", OPTIONS)
-    mutants = list(all_mutants())[:5]
+    mutants = list(islice(all_mutants(), 5))
+    mutants[1] = replace(mutants[1], before="a | b")
     for mutant, status in zip(mutants, ("found", "missed", "missed", "missed"), strict=False):
         bench.records[mutant.id, "kill"] = {"status": status}
     read = {
@@ -53,7 +56,10 @@ def test_survivors_with_what_was_read_of_them(tmp_path: Path) -> None:
     }
     page = mutants_page(mutants, bench, read, set_aside(bench, read))
     assert "Of 3 mutants 1 were killed; of 1 more" in page
-    assert [line.split(" | ")[-2:] for line in page.splitlines() if line.startswith("| `")] == [
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert "a \\| b" in page
+    assert {line.replace("\\|", "").count("|") for line in rows} == {4}
+    assert [line.split(" | ")[-2:] for line in rows] == [
         ["same", "a log |"],
         ["missed", "too rare |"],
         ["not read", " |"],
