@@ -279,27 +279,33 @@ class Leaf(NodeBase, frozen=True, kw_only=True):
         return x or (grad and walk.own(path))
 
 
+class Around(NodeBase, frozen=True, kw_only=True):
+    """A module around one body, which keeps the width and the batch."""
+
+    if TYPE_CHECKING:  # a field of each kind, whose file finds `Node` when it is decoded
+        body: Node
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """Keeps the width."""
+        takes_features(self, width, at)
+        out = self.body.width_after(width, f"{at}.body")
+        if out != width:
+            raise CaseError(f"the body must keep the width {width}, but puts out {out}", path=at)
+        return out
+
+    def rows_after(self, at: str = "$.model") -> int:
+        """Keeps the batch."""
+        if self.body.rows_after(f"{at}.body") != 1:
+            text = "the body must keep the batch, but a stack in it enlarges it"
+            raise CaseError(text, path=at)
+        return 1
+
+
 def takes_features(node: NodeBase, width: int, at: str) -> int:
     """``width``, for a node that cannot take tokens; :class:`CaseError` where there are any."""
     if width == TOKENS:
         raise CaseError(f"{node.kind()} cannot take tokens; put an embedding first", path=at)
     return width
-
-
-def keeps_width(node: NodeBase, body: Node, width: int, at: str) -> int:
-    """``width``, for a node whose body must keep it; :class:`CaseError` where it does not."""
-    takes_features(node, width, at)
-    out = body.width_after(width, f"{at}.body")
-    if out != width:
-        raise CaseError(f"the body must keep the width {width}, but puts out {out}", path=at)
-    return out
-
-
-def keeps_batch(body: Node, at: str) -> int:
-    """1, for a node whose body must keep the batch; :class:`CaseError` where it does not."""
-    if body.rows_after(f"{at}.body") != 1:
-        raise CaseError("the body must keep the batch, but a stack in it enlarges it", path=at)
-    return 1
 
 
 def without_defaults(node: NodeBase, **fields: str) -> dict[str, Value]:

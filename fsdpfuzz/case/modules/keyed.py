@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.modules.base import (
+    Around,
     Brought,
     Build,
     Called,
     Child,
-    NodeBase,
     Visit,
     Walk,
     changed,
-    keeps_batch,
-    keeps_width,
     without_defaults,
 )
 from fsdpfuzz.case.paths import join
@@ -28,7 +26,7 @@ BY_KEYWORD = "by_keyword"
 """The kind of the module that is called so."""
 
 
-class Keyed(NodeBase, tag="keyed", frozen=True, kw_only=True):
+class Keyed(Around, tag="keyed", frozen=True, kw_only=True):
     """Calls a module that holds the body by keyword: ``inner(x=x)``.
 
     With ``residual`` it is ``inner(x, residual=x)``, which the module adds to the body's output.
@@ -37,14 +35,6 @@ class Keyed(NodeBase, tag="keyed", frozen=True, kw_only=True):
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.keyed.Keyed",)
     body: Node
     residual: bool = False
-
-    def width_after(self, width: int, at: str = "$.model") -> int:
-        """Keeps the width."""
-        return keeps_width(self, self.body, width, at)
-
-    def rows_after(self, at: str = "$.model") -> int:
-        """Keeps the batch."""
-        return keeps_batch(self.body, at)
 
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
         """The module that is called so, and in it the body."""

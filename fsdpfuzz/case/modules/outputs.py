@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.modules.base import (
+    Around,
     Brought,
     Build,
     Called,
     Child,
-    NodeBase,
     Visit,
     Walk,
     changed,
-    keeps_batch,
-    keeps_width,
     without_defaults,
 )
 from fsdpfuzz.case.paths import join
@@ -28,7 +26,7 @@ SEVERAL = "several"
 """The kind of the module that returns them."""
 
 
-class Outputs(NodeBase, tag="outputs", frozen=True, kw_only=True):
+class Outputs(Around, tag="outputs", frozen=True, kw_only=True):
     """Calls a module that returns the means of the body's output and that output itself.
 
     ``form`` is what holds the two; ``both`` adds them, else the first goes nowhere, and no
@@ -39,14 +37,6 @@ class Outputs(NodeBase, tag="outputs", frozen=True, kw_only=True):
     body: Node
     form: Literal["tuple", "dict", "dataclass"] = "tuple"
     both: bool = False
-
-    def width_after(self, width: int, at: str = "$.model") -> int:
-        """Keeps the width."""
-        return keeps_width(self, self.body, width, at)
-
-    def rows_after(self, at: str = "$.model") -> int:
-        """Keeps the batch."""
-        return keeps_batch(self.body, at)
 
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
         """The module that returns them, and in it the body."""

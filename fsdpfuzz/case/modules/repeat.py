@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from fsdpfuzz.case.modules.base import (
-    Brought,
-    Build,
-    Child,
-    NodeBase,
-    Visit,
-    Walk,
-    changed,
-    keeps_batch,
-    keeps_width,
-)
+from fsdpfuzz.case.modules.base import Around, Brought, Build, Child, Visit, Walk, changed
 from fsdpfuzz.case.modules.sequential import Sequential
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
@@ -27,7 +17,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.modules import Node
 
 
-class Repeat(NodeBase, tag="repeat", frozen=True, kw_only=True):
+class Repeat(Around, tag="repeat", frozen=True, kw_only=True):
     """Calls ``body`` ``times`` times in a row; the body keeps the width.
 
     ``no_grad`` adds, after each call, a second one under ``torch.no_grad()``: of the whole
@@ -48,7 +38,7 @@ class Repeat(NodeBase, tag="repeat", frozen=True, kw_only=True):
 
     def width_after(self, width: int, at: str = "$.model") -> int:
         """Keeps the width."""
-        out = keeps_width(self, self.body, width, at)
+        out = super().width_after(width, at)
         if self.no_grad == "first_child":
             if not isinstance(self.body, Sequential) or not self.body.children:
                 raise CaseError(
@@ -62,10 +52,6 @@ class Repeat(NodeBase, tag="repeat", frozen=True, kw_only=True):
                     path=at,
                 )
         return out
-
-    def rows_after(self, at: str = "$.model") -> int:
-        """Keeps the batch."""
-        return keeps_batch(self.body, at)
 
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
         """The body."""

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from fsdpfuzz.case.modules.base import (
-    Brought,
-    Build,
-    Child,
-    NodeBase,
-    Visit,
-    Walk,
-    keeps_batch,
-    keeps_width,
-)
+from fsdpfuzz.case.modules.base import Around, Brought, Build, Child, Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
 
@@ -22,19 +13,11 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.modules import Node
 
 
-class Residual(NodeBase, tag="residual", frozen=True, kw_only=True):
+class Residual(Around, tag="residual", frozen=True, kw_only=True):
     """``x + body(x)``; the body keeps the width."""
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.residual.Residual",)
     body: Node
-
-    def width_after(self, width: int, at: str = "$.model") -> int:
-        """Keeps the width."""
-        return keeps_width(self, self.body, width, at)
-
-    def rows_after(self, at: str = "$.model") -> int:
-        """Keeps the batch."""
-        return keeps_batch(self.body, at)
 
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
         """The body."""
