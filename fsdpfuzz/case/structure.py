@@ -94,9 +94,9 @@ class StructureDimension(Dimension):
             values=("no", "tuple", "dict", "dataclass", "several"),
         ),
         "keywords": Feature(
-            about="no, input, residual, several: what a module is given by keyword",
+            about="no, input, added, several: what a module is given by keyword",
             group="Model",
-            values=("no", "input", "residual", "several"),
+            values=("no", "input", "added", "several"),
         ),
         "kinds": Feature(
             about="the other kinds of module, joined by +: dropout, switch, positions, ...",
@@ -135,7 +135,7 @@ class StructureDimension(Dimension):
         if own is not None and any(module.returns_dataclass for module in own.modules):
             forms.append("dataclass")
         yield "outputs", one(forms, several="several")
-        keyed = ("residual" if n.residual else "input" for n in nodes if isinstance(n, Keyed))
+        keyed = ("added" if n.added else "input" for n in nodes if isinstance(n, Keyed))
         yield "keywords", one(keyed, several="several")
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)

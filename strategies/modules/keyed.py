@@ -15,7 +15,7 @@ class KeyedStrategy(ModuleStrategy):
     def draw(self, growth: Growth, slot: Slot) -> Node:
         """Shrinks towards the input as the keyword, around one block."""
         body = growth.body(slot.inside(out=slot.width))
-        return Keyed(body=body, residual=growth.d.chance(50))
+        return Keyed(body=body, added=growth.d.chance(50))
 
 
 STRATEGY = KeyedStrategy()

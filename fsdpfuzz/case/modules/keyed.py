@@ -29,12 +29,12 @@ BY_KEYWORD = "by_keyword"
 class Keyed(Around, tag="keyed", frozen=True, kw_only=True):
     """Calls a module that holds the body by keyword: ``inner(x=x)``.
 
-    With ``residual`` it is ``inner(x, residual=x)``, which the module adds to the body's output.
+    With ``added`` it is ``inner(x, added=x)``, which the module adds to the body's output.
     """
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.keyed.Keyed",)
     body: Node
-    residual: bool = False
+    added: bool = False
 
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
         """The module that is called so, and in it the body."""
@@ -46,23 +46,23 @@ class Keyed(Around, tag="keyed", frozen=True, kw_only=True):
         inner = join(path, "inner")
         yield Called(inner, grad, x, asked=True)
         out = yield from walk.visit(self.body, join(inner, "body"), x, grad=grad)
-        return out or (x and self.residual)
+        return out or (x and self.added)
 
     def returns_its_input(self) -> bool:
         """If the body does, and nothing is added."""
-        return not self.residual and self.body.returns_its_input()
+        return not self.added and self.body.returns_its_input()
 
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         inner = call("steps.modules.keyed.ByKeyword", build(Child("inner.body", self.body, width)))
-        options = without_defaults(self, residual="residual")
+        options = without_defaults(self, added="added")
         return call("steps.modules.keyed.Keyed", inner, **options)
 
     def words(self) -> list[str]:
-        """``residual``."""
-        return ["residual"] if self.residual else []
+        """``added``."""
+        return ["added"] if self.added else []
 
     def simpler(self) -> Iterator[Node]:
         """The input alone."""
-        if self.residual:
-            yield changed(self, residual=False)
+        if self.added:
+            yield changed(self, added=False)

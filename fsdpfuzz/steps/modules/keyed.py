@@ -8,26 +8,26 @@ from fsdpfuzz.steps.checkpointing import call
 
 
 class ByKeyword(nn.Module):
-    """Adds ``residual``, if there is any, to the body's output."""
+    """Adds ``added``, if there is any, to the body's output."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
         self.body = body
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         """Keeps the shape of ``x``."""
         y = call(self.body, x)
-        return y if residual is None else y + residual
+        return y if added is None else y + added
 
 
 class Keyed(nn.Module):
     """Names the input of the inner module; or what it is to add to its output."""
 
-    def __init__(self, inner: nn.Module, residual: bool = False) -> None:
+    def __init__(self, inner: nn.Module, added: bool = False) -> None:
         super().__init__()
         self.inner = inner
-        self.residual = residual
+        self.added = added
 
     def forward(self, x: Tensor) -> Tensor:
         """Keeps the shape of ``x``."""
-        return call(self.inner, x, residual=x) if self.residual else call(self.inner, x=x)
+        return call(self.inner, x, added=x) if self.added else call(self.inner, x=x)

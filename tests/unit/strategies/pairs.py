@@ -190,7 +190,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "clip": ("2", "1", "inf", "1 and 2", "inf and other"),
             "clips": ("1", "2+"),
             "outputs": ("tuple", "dict", "dataclass", "several"),
-            "keywords": ("input", "residual", "several"),
+            "keywords": ("input", "added", "several"),
             "wrapper": ON,
             "bare_unit": ON,
             "unit_called_again": ON,

@@ -25,7 +25,7 @@ def test_they_are_drawn_as_units_on_both_apis() -> None:
     assert len(found) > 10
     assert all(map(is_sound, found))
     assert {case.api for case in found} == {"fsdp1", "fsdp2"}
-    assert {features_of(case)["keywords"] for case in found} == {"input", "residual", "several"}
+    assert {features_of(case)["keywords"] for case in found} == {"input", "added", "several"}
 
 
 def test_checkpoints_of_every_kind_are_drawn_on_them() -> None:
@@ -49,7 +49,7 @@ def test_checkpoints_of_every_kind_are_drawn_on_them() -> None:
 
 def test_they_shrink_to_the_input_alone() -> None:
     def simple(case: CaseSpec) -> bool:
-        return [node.residual for node in nodes(case)] == [False] and len(case.program) <= 3
+        return [node.added for node in nodes(case)] == [False] and len(case.program) <= 3
 
     shrinks_to(simple, cases(apis=("fsdp2",)), unit_is_given_keywords)
     assert nodes(minimal(cases())) == []
