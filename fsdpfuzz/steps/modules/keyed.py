@@ -8,7 +8,7 @@ from fsdpfuzz.steps.checkpointing import call
 
 
 class ByKeyword(nn.Module):
-    """Adds ``added``, if there is any, to the body's output."""
+    """A body, to whose output it adds what it may be given besides."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
