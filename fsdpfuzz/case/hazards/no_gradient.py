@@ -21,6 +21,7 @@ from fsdpfuzz.case.wrap import Fsdp1Unit
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
 
 
 @lru_cache(maxsize=64)
@@ -146,21 +147,39 @@ def shows_sharded_views(a: Anatomy, path: str) -> bool:
 def saved_while_whole(a: Anatomy, path: str) -> bool:
     """Whether the optimizer's state is taken while a unit may be unsharded.
 
-    Under ``SHARD_GRAD_OP`` that is from a forward with grad to a backward, if there is one.
+    Under ``SHARD_GRAD_OP`` that is from a forward with grad to a backward that comes to its root,
+    if there is one.
     """
     if path not in kept_whole(a):
         return False
+    root = next(root for root in a.roots if within(path, root))
     for rank in a.telling_ranks:
-        whole = False
+        whole = reached = False
         for _, op, now in a.situations(rank):
             if isinstance(op, Forward):
                 called = any(call.path == path for call in a.calls(op, now))
                 whole = op.grad if called else whole
-            elif op.gives_gradients and not may_lack_backward(a):
-                whole = False
+                reached |= op.waits and _goes_back_to(a, root, op, now)
+            elif op.gives_gradients:
+                whole = whole and (not reached or may_lack_backward(a))
+                reached = False
             elif op.saves_optimizer and whole:
                 return True
     return False
+
+
+# ``_register_pre_backward_hooks`` in fsdp/_runtime_utils.py hangs on outputs that require grad, and
+# the first of these hooks queues what frees all units of the root when backward ends.
+def _goes_back_to(a: Anatomy, root: str, op: Forward, now: Situation) -> bool:
+    """Whether any module within a root puts out what requires grad."""
+    requires_grad = requires(a, now)
+    trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
+    return any(
+        within(call.path, root)
+        and call.grad
+        and (call.input_grad or any(within(fqn, call.path) for fqn in trained))
+        for call in a.calls(op, now)
+    )
 
 
 class NoGradientDimension(Hazard):

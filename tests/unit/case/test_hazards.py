@@ -373,3 +373,23 @@ def test_a_unit_that_is_whole_when_the_optimizer_is_saved(
     layers = Sequential(children=(Linear(out=4, bias=False), Linear(out=4, bias=False)))
     case = msgspec.structs.replace(make(plan, model=layers, program=program), frozen=frozen)
     assert unit_features(anatomy(case), "")["whole_at_save"] == expected
+
+
+@pytest.mark.parametrize(
+    ("frozen", "requires_grad", "expected"),
+    [
+        (("0.weight",), False, "on"),  # Backward ends before it.
+        (("0.weight",), True, "off"),
+        (("1.weight",), False, "off"),
+    ],
+)
+def test_a_root_that_no_backward_comes_to_is_whole_when_the_optimizer_is_saved(
+    frozen: tuple[str, ...], requires_grad: bool, expected: str
+) -> None:
+    layers = Sequential(children=(Linear(out=4, bias=False), Linear(out=4, bias=False)))
+    case = msgspec.structs.replace(
+        make(orig("0", sharding="SHARD_GRAD_OP"), model=layers, program=TAKEN),
+        frozen=frozen,
+        inputs=Dense(width=4, requires_grad=requires_grad),
+    )
+    assert unit_features(anatomy(case), "0")["whole_at_save"] == expected
