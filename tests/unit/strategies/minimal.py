@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fsdpfuzz.loop._hypothesis import BACKEND
 
 T = TypeVar("T")
-STARTS = 3
 
 FAST = settings(
     max_examples=4000,
@@ -56,8 +55,8 @@ def shrinks_to(
     Hypothesis takes most of its time to find that there is nothing simpler still, and from a
     value on it only goes to simpler ones. The error shows what is left where none is reached.
 
-    One of its passes sees the drawn values for as long as something holds them, so that the same
-    ``start`` may end in another local minimum; then it is begun anew from two more.
+    From the same ``start`` one test has ended elsewhere, rarely, in a process that ran others, and
+    nobody knows why: so it is asked once more, from that start and no other.
     """
     reached: list[T] = []
     left: list[T] = []
@@ -70,9 +69,9 @@ def shrinks_to(
             raise _Reached
         return True
 
-    for anew in range(STARTS):
+    for _ in range(2):
         try:
-            left.append(find(strategy, holds, settings=FAST, random=Random(start + anew)))
+            left.append(find(strategy, holds, settings=FAST, random=Random(start)))
         except _Reached:
             return reached[0]
     raise AssertionError(f"all that it shrinks to is {left!r}")
