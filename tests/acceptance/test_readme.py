@@ -204,7 +204,7 @@ def test_the_benchmarks_that_are_named_can_be_run() -> None:
 
 
 def test_the_first_benchmark_finds_a_fault(tmp_path: Path) -> None:
-    words = ["--only", "fsdp2_backward_never_reshards", "--without-seeds", "--examples", "80"]
+    words = ["--only", "fsdp1_root_freed_after_forward", "--without-seeds", "--examples", "20"]
     words += ["--after", "0", "--shrink-seconds", "5", "--json", str(tmp_path / "found.jsonl")]
     done = benchmark(BENCHMARKS[0], *words)
     assert "1 of 1 faults found (100.0%)" in done.stdout, done.stdout + done.stderr
