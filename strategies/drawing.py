@@ -80,6 +80,13 @@ class Drawing:
         """One of ``options``; the first is the simplest. A single one costs no choice."""
         return options[0] if len(options) == 1 else options[self._lot() % len(options)]
 
+    def for_each(self, size: int, most: int, value: Callable[[], T]) -> list[T]:
+        """A value for each of ``size`` things, of which there are at most ``most``.
+
+        Always as many choices: a thing less must not shift those that come after.
+        """
+        return [value() for _ in range(most)][:size]
+
     def mask(self, size: int) -> list[bool]:
         """A flag for each of ``size`` things, half of them True. Shrinks towards few True ones.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fsdpfuzz.case import OPERATIONS, Backward, Forward
 from fsdpfuzz.strategies.drawing import Drawing
-from fsdpfuzz.strategies.operations.program import Program, operation_strategies
-
-MAX_ITERATIONS = 3
+from fsdpfuzz.strategies.operations.program import (
+    MAX_ITERATIONS,
+    Program,
+    operation_strategies,
+)
 
 
 def draw(d: Drawing) -> None:

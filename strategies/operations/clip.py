@@ -12,7 +12,7 @@ from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.backward import after_reductions
-from fsdpfuzz.strategies.operations.program import Program
+from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 
 _NORMS: tuple[Literal[1, 2, "inf"], ...] = (2, 1, "inf")
 # Some that clip nearly every gradient, and some that clip hardly any.
@@ -34,13 +34,16 @@ def draw(program: Program) -> None:
     if d.apart or not d.trains or not (d.chance(60) if often else d.chance(16, parity=24)):
         return
     clip = _drawn(program)
-    for iteration, a in zip(program.iterations, _plans(program), strict=True):
-        if d.chance(15):
+    size = len(program.iterations)
+    other = d.for_each(size, MAX_ITERATIONS, lambda: d.chance(15))
+    none = d.for_each(size, MAX_ITERATIONS, lambda: d.chance(10))
+    for i, (iteration, a) in enumerate(zip(program.iterations, _plans(program), strict=True)):
+        if other[i]:
             clip = _drawn(program)
         if (
             (unmanaged(a) and not (a.fsdp1 and agree))
             or (a.fsdp1 and "" not in a.options)
-            or d.chance(10)
+            or none[i]
         ):
             continue
         for last in after_reductions(iteration)[:1]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdpfuzz.case import Backward, Forward, Op, stands_alone
 from fsdpfuzz.case.units.precision import computed_in, reduced_in
-from fsdpfuzz.strategies.operations.program import Program
+from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 
 MAX_MICRO_BATCHES = 3
 MICRO_BATCH: tuple[Op, ...] = (Forward(), Backward())
@@ -32,8 +32,11 @@ def _accumulated(program: Program) -> None:
     if not d.chance(80 if wide else 40):
         return
     synced, joined = not d.chance(85 if wide else 50), d.chance(15)
-    for iteration in program.iterations:
-        for _ in range(d.between(0, MAX_MICRO_BATCHES - 1)):
+    more = d.for_each(
+        len(program.iterations), MAX_ITERATIONS, lambda: d.between(0, MAX_MICRO_BATCHES - 1)
+    )
+    for iteration, count in zip(program.iterations, more, strict=True):
+        for _ in range(count):
             # Forwards before one backward either all reduce or none does.
             early: list[Op] = [Forward()] if joined else [Forward(sync=synced), Backward()]
             iteration[:0] = early
@@ -46,8 +49,13 @@ def _alone(program: Program) -> None:
     lower = low and d.a.fsdp1
     often = 35 if lower else 20 if low else 6
     compares = checks_order(program)
+    where = d.for_each(
+        len(program.gaps),
+        MAX_ITERATIONS + 1,
+        lambda: d.chance(50) if compares else d.chance(often, fine_tune=25, exec_order=25),
+    )
     for i, gap in enumerate(program.gaps):
-        if not (d.chance(50) if compares else d.chance(often, fine_tune=25, exec_order=25)):
+        if not where[i]:
             continue
         # Of what is thrown away fsdp1 leaves hooks behind, and then little is promised.
         dropped = d.chance(10 if compares or lower else 40)

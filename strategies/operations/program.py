@@ -11,6 +11,8 @@ from fsdpfuzz.case import OPERATIONS, Op
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.strategies.drawing import Drawing
 
+MAX_ITERATIONS = 3
+
 
 @dataclass(slots=True)
 class Program:

@@ -9,20 +9,21 @@ import msgspec
 from fsdpfuzz.case import RequiresGrad, anatomy
 from fsdpfuzz.case.operations.forward import cut_gradients
 from fsdpfuzz.strategies.freezing import other_paths
-from fsdpfuzz.strategies.operations.program import Program
+from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 
 
 def draw(program: Program) -> None:
     """The parameters of one unit at a time, all that it manages. Shrinks towards none."""
     d = program.d
-    if d.parting != "never" or not d.chance(10, fine_tune=40):
+    if d.parting != "never" or not d.chance(15, fine_tune=40):
         return
     frozen = set(d.case.frozen)
     groups = [[p.fqn for p in group] for group in d.a.managed.values()]
     used = set(d.a.canonical_names([p.fqn for p in d.a.parameters if p.used]))
     used.difference_update(other_paths(d))  # Nothing ever flips the switch.
-    for gap in program.between:
-        if not d.chance(70):
+    where = d.for_each(len(program.between), MAX_ITERATIONS - 1, lambda: d.chance(70))
+    for gap, changes in zip(program.between, where, strict=True):
+        if not changes:
             continue
         group = d.pick(groups)
         value = frozen.issuperset(group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import ZeroGrad
-from fsdpfuzz.strategies.operations.program import Program
+from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 
 TO_NONE = ZeroGrad()
 """PyTorch's default."""
@@ -18,5 +18,7 @@ def draw(program: Program) -> None:
     d = program.d
     if d.chance(4) and d.parting == "never":
         return
-    for gap in program.between if d.parting == "never" else program.gaps[1:]:
-        gap.insert(0, ZeroGrad(set_to_none=not (d.chance(20) and not d.apart)))
+    gaps = program.between if d.parting == "never" else program.gaps[1:]
+    kept = d.for_each(len(gaps), MAX_ITERATIONS, lambda: d.chance(20) and not d.apart)
+    for gap, zeros in zip(gaps, kept, strict=True):
+        gap.insert(0, ZeroGrad(set_to_none=not zeros))

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from fsdpfuzz.loop._hypothesis import BACKEND
 
@@ -21,7 +24,6 @@ FAST = settings(
     # Else it looks on for up to ten seconds of the clock, and begins with the least that it saw.
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
-    # Hypothesis's own draws hang on the integers in the source of whatever is imported.
     backend=BACKEND,
 )
 
@@ -40,7 +42,7 @@ def minimal(
 
     Where that is one of several local minima, ``start`` decides which.
     """
-    return find(strategy, condition, settings=FAST, random=Random(start))
+    return _find(strategy, condition, start)
 
 
 def shrinks_to(
@@ -54,12 +56,8 @@ def shrinks_to(
 
     Hypothesis takes most of its time to find that there is nothing simpler still, and from a
     value on it only goes to simpler ones. The error shows what is left where none is reached.
-
-    From the same ``start`` one test has ended elsewhere, rarely, in a process that ran others, and
-    nobody knows why: so it is asked once more, from that start and no other.
     """
     reached: list[T] = []
-    left: list[T] = []
 
     def holds(value: T) -> bool:
         if not condition(value):
@@ -69,9 +67,22 @@ def shrinks_to(
             raise _Reached
         return True
 
-    for _ in range(2):
-        try:
-            left.append(find(strategy, holds, settings=FAST, random=Random(start)))
-        except _Reached:
-            return reached[0]
+    try:
+        left = _find(strategy, holds, start)
+    except _Reached:
+        return reached[0]
     raise AssertionError(f"all that it shrinks to is {left!r}")
+
+
+def _find(strategy: st.SearchStrategy[T], condition: Callable[[T], Any], start: int) -> T:
+    """What Hypothesis's ``find`` gives, whatever else was imported before.
+
+    Its shrinker draws what a shorter case lacks by Hypothesis's own provider, whatever the backend,
+    and that one takes some integers from the source of all modules imported by then.
+    """
+    with patch.object(providers, "_get_local_constants", Constants):
+        providers.CONSTANTS_CACHE.cache.clear()
+        try:
+            return find(strategy, condition, settings=FAST, random=Random(start))
+        finally:
+            providers.CONSTANTS_CACHE.cache.clear()
