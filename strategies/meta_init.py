@@ -12,7 +12,7 @@ def draw(d: Drawing) -> None:
 
     Shrinks towards nothing on the meta device, then towards the whole model, reset.
     """
-    if not d.chance(12):
+    if not d.chance(10):
         return
     way, partly = d.pick(WAYS[d.case.api]), d.chance(30)
     places = [p for p in d.a.places[1:] if partly and mixed_unit(d.a, p.path) is None]

@@ -30,7 +30,7 @@ def draw(d: Drawing) -> None:
         return
     # Fewer of the models fit that fsdp2 shards: it casts no buffers.
     often = 16 if buffers or not d.a.fsdp1 else 10
-    if not d.chance(often, fine_tune=40, memory=45) or d.apart:
+    if not d.chance(often, fine_tune=40, memory=52) or d.apart:
         return
     runs = _HALF if own is None else own.lower_dtypes(with_buffers=casts or not buffers)
     halves = tuple(half for half in _HALF if half in runs)

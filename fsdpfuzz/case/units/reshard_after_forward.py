@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
@@ -45,16 +45,8 @@ class ReshardAfterForward(Option):
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """The option, and what becomes of it: by default only roots stay whole."""
         yield from super().unit_values(a, path)
-        unit, size = a.options[path], a.shards(path)
-        if self.has(unit):
-            value = getattr(unit, self.name)
-            if value is None:
-                # ``FSDPState._lazy_init``: backward would gather the root again at once.
-                value = path not in a.roots
-            # ``_get_post_forward_mesh_info`` takes 1 for False and the whole size for True.
-            number = not isinstance(value, bool) and value not in (1, size)
-            whole = value is False or (not isinstance(value, bool) and value == 1)
-            yield "after_forward", "part" if number else "whole" if whole else "sharded"
+        if self.has(a.options[path]):
+            yield "after_forward", left_by_forward(a, path)
 
     def configured(self, kind: type[Unit], config: Configuration) -> Any:
         """On, unless it says otherwise."""
@@ -86,6 +78,18 @@ class ReshardAfterForward(Option):
                 "sharded over",
                 path=at,
             )
+
+
+def left_by_forward(a: Anatomy, path: str) -> Literal["sharded", "whole", "part"]:
+    """How a forward leaves a unit of fsdp2; by default only roots stay whole."""
+    value = a.options[path].reshard_after_forward
+    if value is None:
+        # ``FSDPState._lazy_init``: backward would gather the root again at once.
+        value = path not in a.roots
+    # ``_get_post_forward_mesh_info`` takes 1 for False and the whole size for True.
+    if value is False or (not isinstance(value, bool) and value == 1):
+        return "whole"
+    return "sharded" if value is True or value == a.shards(path) else "part"
 
 
 def told_to_reshard(a: Anatomy) -> bool:

@@ -20,6 +20,7 @@ from fsdpfuzz.case import (
     Idle,
     Linear,
     Node,
+    Op,
     Precision,
     Repeat,
     Sequential,
@@ -36,6 +37,7 @@ from fsdpfuzz.case import (
     stands_alone,
     unit_features,
 )
+from fsdpfuzz.case.operations import Reshard
 from fsdpfuzz.case.recipe import Call, Do, Inside, Items
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce import simpler
@@ -196,3 +198,29 @@ def test_a_case_without_it_is_written_as_ever() -> None:
 def test_the_last_module_may_return_what_others_were_given(given: CaseSpec, shared: str) -> None:
     a = anatomy(given)
     assert unit_features(a, a.units[-1])["shared_end"] == shared
+
+
+@pytest.mark.parametrize(
+    ("reshard", "program", "freed"),
+    [
+        (None, (Forward(), Backward()), "on"),
+        (True, (Forward(), Backward()), "on"),
+        (2, (Forward(), Backward()), "on"),
+        (False, (Forward(), Backward()), "off"),
+        (1, (Forward(), Backward()), "off"),
+        (False, (Forward(), Reshard(unit="branches.0"), Backward()), "on"),
+        (False, (Forward(), Reshard(unit=""), Backward()), "off"),
+        # Nothing is gathered again before a forward comes to the unit.
+        (False, (Forward(), Backward(), Reshard(unit="branches.0")), "off"),
+    ],
+)
+def test_backward_has_to_gather_what_was_freed(
+    reshard: bool | int | None, program: tuple[Op, ...], freed: str
+) -> None:
+    given = case("branches.0", "branches.1", model=BESIDE, program=program)
+    root, unit = given.plan.units
+    unit = msgspec.structs.replace(unit, reshard_after_forward=reshard)
+    given = msgspec.structs.replace(given, plan=Fsdp2Plan(units=(root, unit)))  # type: ignore[arg-type]
+    a = anatomy(given)
+    check(given)
+    assert unit_features(a, "branches.0")["freed"] == freed

@@ -88,9 +88,9 @@ MEANING: tuple[Together, ...] = (
     ),
     ("a single unit that manages nothing", {"units": ("1",)}, {"bare_unit": ON}),
     (
-        "parameters of a unit that returns its input are unused, and those of others are not",
+        "a unit that returns its input uses no parameter, so there is another one that does",
         {"identity_unit": ON},
-        {"unused": OFF, "units": ("1",)},
+        {"units": ("1",)},
     ),
     ("a flip freezes and unfreezes", {"flips": ("all", "some")}, {"refrozen": ("no",)}),
     ("tokens have no gradient", {"embedding": ON}, {"input_grad": ON}),

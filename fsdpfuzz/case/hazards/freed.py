@@ -1,0 +1,52 @@
+"""Units that backward has to gather again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.operations import Reshard
+from fsdpfuzz.case.operations.forward import pending_before
+from fsdpfuzz.case.units.reshard_after_forward import left_by_forward
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+
+def freed_before_backward(a: Anatomy, path: str) -> bool:
+    """Whether a unit of fsdp2 is not whole when a backward through it begins.
+
+    A forward leaves it sharded, or it is sharded by hand from then to the backward.
+    """
+    program = a.case.program
+    return left_by_forward(a, path) != "whole" or any(
+        pending and isinstance(op, Reshard) and op.unit == path
+        for op, pending in zip(program, pending_before(program), strict=True)
+    )
+
+
+class FreedDimension(Hazard):
+    """Whether a unit's parameters are there when backward begins, or have to be gathered."""
+
+    name = "freed_units"
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "freed": Feature(
+            about="on when backward has to gather the unit: a forward leaves it sharded, or it is "
+            "sharded by hand in between (fsdp2 only)",
+            group="Sharding",
+            values=ON,
+            apis=("fsdp2",),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """It is told of units alone."""
+        return iter(())
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """Of one unit."""
+        if not a.fsdp1:
+            yield "freed", on(freed_before_backward(a, path))
