@@ -55,6 +55,7 @@ def _walk(node: Model, width: int, *, path: str, at: str, depth: int) -> Iterato
             for name, shape in node.own_parameters(width)
         ),
         buffers=tuple(join(path, name) for name in node.own_buffers()),
+        returns_its_input=node.returns_its_input(),
     )
     for inner in node.inside(width, at):
         if isinstance(inner, Child):
@@ -85,6 +86,7 @@ def _brought(inner: Brought, path: str, at: str, depth: int) -> Iterator[Place]:
         callable_alone=inner.callable_alone,
         buffers=tuple(join(here, name) for name in inner.buffers),
         alone=inner.alone,
+        returns_its_input=inner.returns_its_input,
     )
     if inner.child is not None:
         # The depth of nodes counts, not that of what they bring along.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.modules import BY_KEYWORD, SEVERAL, Branches, Repeat
+from fsdpfuzz.case.modules import Branches, Repeat
 from fsdpfuzz.case.operations import Forward
-from fsdpfuzz.case.paths import innermost, join, within
+from fsdpfuzz.case.paths import innermost, within
 from fsdpfuzz.case.sides import side_of
 
 if TYPE_CHECKING:
@@ -24,17 +24,7 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=64)
 def identity_units(a: Anatomy) -> tuple[str, ...]:
     """Units whose module returns its very input, or a unit that does so within them."""
-    return tuple(unit for path, unit in a.unit_at.items() if _returns_its_input(a, path))
-
-
-def _returns_its_input(a: Anatomy, path: str) -> bool:
-    place = a.by_path[path]
-    node = place.node
-    if place.kind == "sided":  # it gives its only module's output back
-        node = a.by_path[join(path, "inner")].node
-    elif place.kind in (SEVERAL, BY_KEYWORD):  # and that one puts out of it what came in
-        node = a.by_path[path.rpartition(".")[0]].node
-    return node is not None and node.returns_its_input()
+    return tuple(unit for path, unit in a.unit_at.items() if a.by_path[path].returns_its_input)
 
 
 def ends_with_a_shared_input(a: Anatomy, path: str) -> bool:
@@ -43,7 +33,7 @@ def ends_with_a_shared_input(a: Anatomy, path: str) -> bool:
     Modules of one unit are siblings, and those in `Branches` are given the same.
     """
     modules = a.modules_of(path)
-    if len(modules) == 1 or not _returns_its_input(a, modules[-1]):
+    if len(modules) == 1 or not a.by_path[modules[-1]].returns_its_input:
         return False
     around = innermost(modules[-1].rpartition(".")[0], a.by_path)
     return around is not None and isinstance(a.by_path[around].node, Branches)

@@ -64,6 +64,8 @@ class Place:
     """Whether it can be called by itself: with one tensor, for one."""
     alone: bool = True
     """Whether FSDP supports a unit here, and torch a checkpoint: see `ImportedModule`."""
+    returns_its_input: bool = False
+    """Whether what it puts out is the very tensor that it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class Brought:
     """Names of the parameters that no forward reads, where some do."""
     buffers: tuple[str, ...] = ()
     alone: bool = True
-    """See `Place`."""
+    """See `Place`, as for the next one."""
+    returns_its_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,15 @@ class Branches(NodeBase, tag="branches", frozen=True, kw_only=True):
             if self.side:
                 out = child.width_after(width, here)
                 inner = Child("inner", child, width, here)
-                yield Brought(name, "sided", width, out, child=inner, callable_alone=False)
+                yield Brought(
+                    name,
+                    "sided",
+                    width,
+                    out,
+                    child=inner,
+                    callable_alone=False,
+                    returns_its_input=child.returns_its_input(),
+                )
             else:
                 yield Child(name, child, width, here)
 

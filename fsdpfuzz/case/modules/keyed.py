@@ -39,7 +39,8 @@ class Keyed(Around, tag="keyed", frozen=True, kw_only=True):
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
         """The module that is called so, and in it the body."""
         body = Child("body", self.body, width, f"{at}.body")
-        yield Brought("inner", BY_KEYWORD, width, width, child=body)
+        same = self.returns_its_input()
+        yield Brought("inner", BY_KEYWORD, width, width, child=body, returns_its_input=same)
 
     def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
         """The module, and in it the body."""

@@ -41,7 +41,15 @@ class Outputs(Around, tag="outputs", frozen=True, kw_only=True):
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
         """The module that returns them, and in it the body."""
         body = Child("body", self.body, width, f"{at}.body")
-        yield Brought("inner", SEVERAL, width, width, child=body, callable_alone=False)
+        yield Brought(
+            "inner",
+            SEVERAL,
+            width,
+            width,
+            child=body,
+            callable_alone=False,
+            returns_its_input=self.returns_its_input(),
+        )
 
     def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
         """The module, and in it the body."""
