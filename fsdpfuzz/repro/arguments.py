@@ -14,7 +14,7 @@ def plain_parameters(definition: ast.FunctionDef) -> list[str]:
 
 
 def bound(definition: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
-    """The argument of each parameter; of ``*args`` none."""
+    """The argument of each parameter; of ``*args`` and ``**kwargs`` none."""
     args = definition.args
     names = [arg.arg for arg in args.args]
     found: dict[str, ast.expr] = {}
@@ -25,15 +25,22 @@ def bound(definition: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
         raise ContractError(f"{definition.name} takes {len(names)} arguments, {len(given)} given")
     found.update(zip(names, given, strict=False))
     for keyword in call.keywords:
-        if keyword.arg not in names:
+        if keyword.arg in names:
+            found[keyword.arg] = keyword.value
+        elif args.kwarg is None:
             raise ContractError(f"{definition.name} takes no argument {keyword.arg!r}")
-        found[keyword.arg] = keyword.value
     for name in names:
         if name not in found:
             if name not in defaults:
                 raise ContractError(f"{definition.name} needs an argument {name!r}")
             found[name] = copy.deepcopy(defaults[name])
     return {name: found[name] for name in names}
+
+
+def further(definition: ast.FunctionDef, call: ast.Call) -> list[ast.keyword]:
+    """What a call hands to ``**kwargs``."""
+    names = {arg.arg for arg in definition.args.args}
+    return [keyword for keyword in call.keywords if keyword.arg not in names]
 
 
 def without(args: ast.arguments, names: set[str]) -> ast.arguments:
@@ -46,11 +53,14 @@ def without(args: ast.arguments, names: set[str]) -> ast.arguments:
 
 
 class Spread(ast.NodeTransformer):
-    """Puts positional arguments where ``*args`` is handed on."""
+    """Puts a call's arguments where ``*args`` and ``**kwargs`` are handed on."""
 
-    def __init__(self, name: str, given: list[ast.expr]) -> None:
-        self._name = name
-        self._given = given
+    def __init__(self, definition: ast.FunctionDef, call: ast.Call) -> None:
+        args = definition.args
+        self._name = args.vararg.arg if args.vararg is not None else None
+        self._given = call.args[len(args.args) :]
+        self._keywords = args.kwarg.arg if args.kwarg is not None else None
+        self._named = further(definition, call)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -62,4 +72,12 @@ class Spread(ast.NodeTransformer):
             else:
                 args.append(arg)
         node.args = args
+        keywords: list[ast.keyword] = []
+        for keyword in node.keywords:
+            spread = keyword.arg is None and isinstance(keyword.value, ast.Name)
+            if spread and keyword.value.id == self._keywords:  # type: ignore[attr-defined]
+                keywords += copy.deepcopy(self._named)
+            else:
+                keywords.append(keyword)
+        node.keywords = keywords
         return node

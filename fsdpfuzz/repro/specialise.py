@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fsdpfuzz.errors import ContractError
-from fsdpfuzz.repro.arguments import Spread, bound, plain_parameters, without
+from fsdpfuzz.repro.arguments import Spread, bound, further, plain_parameters, without
 from fsdpfuzz.repro.fold import Fold, Rename, Substitute, is_constant, plain
 from fsdpfuzz.repro.meaning import give_meaning
 from fsdpfuzz.repro.naming import clashes, fresh, rename_function
@@ -271,7 +271,10 @@ class Specialiser:
         if starred or definition.args.vararg:
             rest = list(call.args)
         args = [self._expressions(arg, scope) for arg in rest]
-        return ast.Call(ast.Name(self._keys[key], ast.Load()), args, [])
+        named = [
+            ast.keyword(k.arg, self._expressions(k.value, scope)) for k in further(definition, call)
+        ]
+        return ast.Call(ast.Name(self._keys[key], ast.Load()), args, named)
 
     def _give_meaning(self, source: Source, node: ast.AST, hidden: Collection[str] = ()) -> None:
         give_meaning(source, node, hidden, self.quoted.imports, self._class)
@@ -338,10 +341,7 @@ class Specialiser:
             Rename({parameter: own}).visit(holder)
             before.append(ast.Assign([ast.Name(own, ast.Store())], value))
         holder = Substitute(simple).visit(holder)
-        if definition.args.vararg is not None:
-            holder = Spread(
-                definition.args.vararg.arg, call.args[len(definition.args.args) :]
-            ).visit(holder)
+        holder = Spread(definition, call).visit(holder)
         inner = plain([*before, *holder.body])
         inner = self._statements(inner, scope | assigned(inner))
         return plain(propagated(plain(inner)))

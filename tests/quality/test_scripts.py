@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from fsdpfuzz.case import CaseSpec, as_document
+from fsdpfuzz.case import CaseSpec, Checkpoint, Linear, as_document
+from fsdpfuzz.case.modules.keyed import Keyed
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import PROPERTIES, Scope
 from fsdpfuzz.observations import Observation
@@ -63,6 +64,16 @@ def failures(seen: Observation) -> list[str]:
 @given(case=DRAWN)
 def test_a_script_computes_the_losses_of_the_ranks(case: CaseSpec, comparing: Pool) -> None:
     assert failures(comparing.run(case)) == [], as_document(case)
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_a_script_checkpoints_what_is_called_by_keywords(added: bool, comparing: Pool) -> None:
+    case = single_unit(
+        "fsdp2",
+        model=Keyed(body=Linear(out=3), added=added),
+        checkpoints=(Checkpoint(path="inner", kind="function", reentrant=False),),
+    )
+    assert failures(comparing.run(case)) == []
 
 
 @pytest.mark.parametrize("seed", SMALL[::7], ids=lambda seed: seed.name)

@@ -60,6 +60,15 @@ def around(told, x):
 def handed_on(told, function, *args):
     told.append(function(*args))
 
+def named(told, function, x, **kwargs):
+    told.append(function(x, **kwargs))
+
+def first_named(x, **kwargs):
+    for name in sorted(kwargs):
+        if name > x:
+            return kwargs[name]
+    return -1
+
 def twice(told, x):
     told.append(x)
     told.append(x)
@@ -157,6 +166,8 @@ def run(text: str) -> list[object]:
         ("some.twice(told, y)", "told.append(y)\ntold.append(y)"),
         ("some.twice(told, f(y))", "x = f(y)\ntold.append(x)\ntold.append(x)"),
         ("some.handed_on(told, f, 1, y)", "told.append(f(1, y))"),
+        ("some.named(told, f, 1, a=y, b=2)", "told.append(f(1, a=y, b=2))"),
+        ("some.named(told, f, x=1)", "told.append(f(1))"),
         ("some.commented(told)", "# Order matters.\ntold.append(1)  # first"),
     ],
 )
@@ -178,6 +189,14 @@ def test_what_returns_in_the_middle_is_a_function() -> None:
     assert "def many" in text
     assert run(text) == [2]
     assert run(script("x = some.many(5)", "told.append(x)")) == [-1]
+
+
+def test_a_function_is_called_by_keywords_as_the_step_is() -> None:
+    text = script("told.append(some.first_named('a', a=1, b=2, c=3))")
+    assert "def first_named(**kwargs):" in text
+    assert run(text) == [2]
+    with pytest.raises(ContractError, match="many takes no argument 'y'"):
+        script("told.append(some.many(1, y=2))")
 
 
 def test_a_step_inside_of_itself_is_the_same() -> None:
