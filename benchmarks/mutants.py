@@ -22,20 +22,17 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import msgspec
-from packaging.version import Version
 from rich.console import Console
 
 from benchmarks.many_injections import ROOT, Bench, Job, Record, add_options
 from benchmarks.mutation import MODULES, REACHED, Mutant, all_mutants
 from benchmarks.pages import mutants_page
+from benchmarks.survivors import Reading, readings, set_aside
 
 INJECTIONS = "benchmarks.mutation"
-READINGS = ROOT / "benchmarks" / "survivors.json"
 SCORE = 0.85
 RUNS_TO_REACH = 300
 """Examples after which the lines that are reached hardly grow any more."""
@@ -72,24 +69,6 @@ def sample(options: argparse.Namespace, reached: dict[str, set[int]]) -> list[Mu
     return sorted(chosen, key=lambda mutant: (mutant.module, mutant.line, mutant.id))
 
 
-class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What somebody who read the source says of a survivor.
-
-    ``same``: nothing differs but speed, a text, a log or a check of what holds anyway; ``gpu``:
-    only streams and events do; ``invalid``: only of what no valid case has; ``missed``: a run
-    could have shown it.
-    """
-
-    kind: Literal["same", "gpu", "invalid", "missed"]
-    why: str
-
-
-def readings(torch: str, path: Path = READINGS) -> dict[str, Reading]:
-    """The survivors that were read, by id: of the release that they are of, else none."""
-    of = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Reading]])
-    return of.get(Version(torch).base_version, {})
-
-
 def show(
     mutants: list[Mutant], bench: Bench, read: Mapping[str, Reading], console: Console
 ) -> float:
@@ -122,13 +101,6 @@ def show(
     if seeded:
         console.print(f"{killed['seeds']} of {seeded} by the seeds alone")
     return killed["kill"] / total if total else 1.0
-
-
-def set_aside(bench: Bench, read: Mapping[str, Reading]) -> set[str]:
-    """The survivors of which, by their reading, nothing is to be seen."""
-    shown = {i for (i, _), record in bench.records.items() if record["status"] == "found"}
-    unshown = {i for i, _ in bench.records} - shown
-    return {i for i, said in read.items() if said.kind != "missed" and i in unshown}
 
 
 def progress(console: Console, total: int) -> Callable[[Job, Record], None]:

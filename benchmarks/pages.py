@@ -10,8 +10,8 @@ from benchmarks.versions import table
 if TYPE_CHECKING:
     from benchmarks.faults import Fault
     from benchmarks.many_injections import Bench, Record
-    from benchmarks.mutants import Reading
     from benchmarks.mutation import Mutant
+    from benchmarks.survivors import Reading
 
 
 def faults_page(faults: Sequence[Fault], bench: Bench, figures: Mapping[str, Any]) -> str:

@@ -13,8 +13,9 @@ from packaging.version import Version
 from rich.console import Console
 
 from benchmarks.many_injections import Bench
-from benchmarks.mutants import Reading, readings, show
+from benchmarks.mutants import show
 from benchmarks.mutation import all_mutants
+from benchmarks.survivors import Reading, readings
 
 SAME = Reading(kind="same", why="a log")
 MISSED = Reading(kind="missed", why="too rare")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from benchmarks.faults import FAULTS
 from benchmarks.many_injections import Bench
-from benchmarks.mutants import Reading, set_aside
 from benchmarks.mutation import all_mutants
 from benchmarks.pages import faults_page, mutants_page
 from benchmarks.sensitivity import summed_up
+from benchmarks.survivors import Reading, set_aside
 
 OPTIONS = argparse.Namespace(backend="gloo", seed=3, examples=40)
 FOUND = {
