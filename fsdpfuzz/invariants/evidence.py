@@ -109,14 +109,25 @@ class ShardEvidence:
 
 
 HELD, FLAT, WHOLE = Variable("p"), Variable("flat"), Variable("whole")
+OBSERVED_MISSING, EXPECTED_MISSING = "observed-missing", "expected-missing"
+"""What a finding's ``detail`` says where FSDP, or the reference, has no such tensor."""
 PLAIN = Variable("q")
 """The parameter that is `HELD`, of the plain model."""
 
 
 def shard_evidence(
-    a: Anatomy, fqn: str, *, grads: bool, model: str = "model", whole: Value = WHOLE
+    a: Anatomy,
+    fqn: str,
+    *,
+    grads: bool,
+    missing: bool = False,
+    model: str = "model",
+    whole: Value = WHOLE,
 ) -> ShardEvidence:
-    """The part of a parameter, or of its gradient, that this rank holds; the same of ``whole``."""
+    """The part of a parameter, or of its gradient, that this rank holds; the same of ``whole``.
+
+    ``missing`` says that there is no gradient, although the case leaves none out.
+    """
     owner = a.owners.get(fqn)
     step = "gradient" if grads else "value"
     kept: Value = call("steps.names.at", NAMED, fqn)
@@ -136,7 +147,7 @@ def shard_evidence(
         return ShardEvidence((kept,), (HELD,), (), seen, whole, None)
     if not a.fsdp1:
         if grads:
-            lacking = (may_lack_grads(a),)
+            lacking = (missing or may_lack_grads(a),)
         seen = call(f"steps.fsdp2.shards.{step}", HELD, *lacking)
         if a.shards(owner) == 1:
             return ShardEvidence((kept,), (HELD,), (), seen, whole, None)
@@ -148,7 +159,7 @@ def shard_evidence(
     orig = not a.options[owner].flat
     if grads:
         # An original parameter of which a rank has no element has no gradient there.
-        lacking = (orig or may_lack_grads(a),)
+        lacking = (missing or orig or may_lack_grads(a),)
     inside = any(c.wraps and within(c.path, owner) for c in a.case.checkpoints)
     first = Do(
         call=call("steps.fsdp1.shards.info", FLAT if orig else HELD, local, inside), into=(info,)
@@ -164,7 +175,8 @@ def shard_evidence(
 
 def plain_gradient(a: Anatomy, fqn: str, finding: Finding) -> Value:
     """The gradient of a parameter of the plain model, which is there where it is not zero."""
-    if may_lack_grads(a) and finding.expected in ("", "0"):
+    lacking = may_lack_grads(a) and finding.expected in ("", "0")
+    if lacking or finding.detail == EXPECTED_MISSING:
         return call("steps.shards.gradient", Inside("model", fqn), True)
     return Inside("model", f"{fqn}.grad")
 

@@ -19,6 +19,7 @@ from fsdpfuzz.invariants.base import (
     variant_name,
 )
 from fsdpfuzz.invariants.evidence import (
+    OBSERVED_MISSING,
     PLAIN,
     RIGHT,
     SEEN,
@@ -156,7 +157,8 @@ class GradParity(Parity):
         if managed and not a.fsdp1 and isinstance(right, Inside):
             # Where FSDP has the parameter itself, both trainings end with the same statement.
             right, other, whole = None, PLAIN, Inside(PLAIN.name, "grad")
-        shard = shard_evidence(a, name, grads=True, whole=whole)
+        missing = finding.detail == OBSERVED_MISSING
+        shard = shard_evidence(a, name, grads=True, missing=missing, whole=whole)
         return Evidence(
             last=finding.op,
             against="reference",

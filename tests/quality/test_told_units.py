@@ -28,6 +28,14 @@ def test_a_fault_of_a_deferred_all_reduce(tmp_path: Path) -> None:
     assert_shown_by_its_script(found, lines=LONGER)
 
 
+def test_gradients_that_never_come(tmp_path: Path) -> None:
+    injection = f"{INJECTIONS}:fsdp2_sync_not_switched_on"
+    found = found_by(hunt(injection, tmp_path, number=150, until=(KEY,)), KEY)
+    assert found.finding.detail == "observed-missing"
+    assert linears(case_of(found)) <= 2
+    assert_shown_by_its_script(found)
+
+
 def test_a_fault_of_a_divide_factor(tmp_path: Path) -> None:
     injection = f"{INJECTIONS}:fsdp2_divide_factor_of_one_shard"
     found = found_by(hunt(injection, tmp_path, number=200, until=(KEY,)), KEY)

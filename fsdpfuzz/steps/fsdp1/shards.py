@@ -33,9 +33,7 @@ def value(held: Tensor, info: Any, orig: bool) -> Tensor:
 
 def gradient(held: Tensor, info: Any, orig: bool, lacking: bool) -> Tensor:
     """What this rank holds of its gradient; zeros where it may lack one."""
-    grad: Any = held.grad
-    if lacking and grad is None:
-        grad = torch.zeros_like(held)
+    grad: Any = torch.zeros_like(held) if lacking and held.grad is None else held.grad
     if orig:
         return grad.flatten()
     return grad.narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)

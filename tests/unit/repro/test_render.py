@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -100,6 +101,14 @@ def test_a_single_unit_finding_is_sound_and_short(api: str, kind: str) -> None:
     assert max(map(len, text.splitlines())) <= 100
     assert "fails only with use_orig_params=True" in " ".join(text.split())
     assert found.invariant in text
+
+
+@pytest.mark.parametrize("api", ["fsdp1", "fsdp2"])
+def test_a_gradient_that_is_missing_counts_as_zeros(api: str) -> None:
+    case, found = every_kind(api)["missing"]
+    assert "zeros_like" in render(case, found, CONTEXT)
+    there = msgspec.structs.replace(found, detail="zero")
+    assert "zeros_like" not in render(case, there, CONTEXT)
 
 
 def test_the_script_of_every_seed_is_sound_and_clean(tmp_path: Path) -> None:
