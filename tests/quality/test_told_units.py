@@ -33,7 +33,7 @@ def test_gradients_that_never_come(tmp_path: Path) -> None:
     found = found_by(hunt(injection, tmp_path, number=150, until=(KEY,)), KEY)
     assert found.finding.detail == "observed-missing"
     assert linears(case_of(found)) <= 2
-    assert_shown_by_its_script(found)
+    assert_shown_by_its_script(found, lines=LONGER)
 
 
 def test_a_fault_of_a_divide_factor(tmp_path: Path) -> None:
