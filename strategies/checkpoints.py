@@ -32,7 +32,7 @@ def draw(d: Drawing) -> None:
     """
     if d.apart or not d.trains:
         return
-    if d.chance(15 if _prefetches(d) else 40, checkpoint=60):
+    if d.chance(15 if _prefetches(d) else 40, checkpoint=60, state_dict=50):
         place(d, placement(d))
 
 

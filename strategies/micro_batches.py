@@ -14,8 +14,8 @@ def draw(d: Drawing) -> None:
     """
     if not leaves_for_later(d):
         return
-    alone, keep, more = d.chance(60), d.chance(30), d.chance(30)
     # Without replicas there is no all-reduce to put off.
+    alone, keep, more = d.chance(75), d.chance(30), d.chance(30)
     told = MicroBatches(
         all_reduce_only=alone and d.case.mesh is not None, keep_whole=keep, not_last=more
     )

@@ -11,6 +11,8 @@ from fsdpfuzz.strategies.drawing import Drawing
 
 _ADAPTING = ("adam", "adamw")
 _MOMENTA_AND_DECAYS = ((0.9, 0.0), (0.9, 0.0), (0.0, 0.0), (0.9, 0.1))
+_SAVED = ((0.9, 0.0), (0.9, 0.1), (0.0, 0.0), (0.9, 0.1))
+"""Of optimizers whose state is saved: a new one that takes it may step, which decay shows."""
 
 
 def draw(d: Drawing) -> None:
@@ -31,7 +33,7 @@ def draw(d: Drawing) -> None:
     name = d.pick(("sgd", *_ADAPTING) if saved else ("sgd", "sgd", "sgd", "sgd", *_ADAPTING))
     foreach = d.pick((None, None, False, True))
     # Drawn for all: fewer choices would look simpler.
-    momentum, weight_decay = d.pick(_MOMENTA_AND_DECAYS)
+    momentum, weight_decay = d.pick(_SAVED if saved else _MOMENTA_AND_DECAYS)
     own = d.a.imported
     if own is not None and own.has("optimizer") and (own.wrapped or d.chance(50)):
         name = "own"

@@ -41,6 +41,7 @@ class MemTrackerDimension(Dimension):
                     "optim_state": ("full", "sharded", "several"),
                     "clip": ("2", "1", "inf", "1 and 2", "inf and other"),
                     "cleared": ("part", "whole", "mixed"),
+                    "rescaled": ("in place",),
                     "full_params": ("read", "written"),
                 },
             },

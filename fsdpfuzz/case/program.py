@@ -54,6 +54,8 @@ class ProgramDimension(Dimension):
             op.check(a.at(i - 1), progress, f"$.program[{i}]")
             # After its own check, which asks how things stood before it.
             noted(a.at(i - 1), op, progress)
+            gone = op.gives_gradients or op.renews
+            progress.left = op.runs_model or (progress.left and not gone)
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Fewer operations, then plainer ones.

@@ -9,17 +9,14 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 from fsdpfuzz.steps.names import parameters
-
-SCALE = 0.75
-"""By which what is written is multiplied."""
+from fsdpfuzz.steps.rescale import scale
 
 
 # Copies: what is whole is freed when its unit is resharded.
 def taken(named: Mapping[str, nn.Parameter], written: Sequence[str] = ()) -> dict[str, Tensor]:
     """Copies of all of them; then some are scaled."""
     values = {name: p.detach().clone() for name, p in named.items()}
-    for name in written:
-        named[name].detach().mul_(SCALE)
+    scale(named, written)
     return values
 
 

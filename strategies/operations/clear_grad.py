@@ -20,7 +20,7 @@ def draw(program: Program) -> None:
     """
     d = program.d
     original = d.a.fsdp1 and not all(is_flat(d.a, unit) for unit in d.a.units)
-    if d.parting != "never" or not d.trains or not d.chance(22 if original else 7):
+    if d.parting != "never" or not d.trains or not d.chance(26 if original else 7):
         return
     where = [(i, at) for i, ops in enumerate(program.iterations) for at in after_reductions(ops)]
     # What an optimizer remembers of earlier steps goes on where a gradient is zero, not None; what
@@ -45,8 +45,9 @@ def draw(program: Program) -> None:
         if more and beside and other != owner:
             names = [*names, *(p.fqn for p in d.a.managed[other])]
     cleared: list[Op] = [ClearGrad(parameters=tuple(names))]
-    if d.chance(25):
+    saved, more = d.chance(55 if i else 25), d.chance(30 if i else 60)
+    if saved:
         cleared.append(state_dict.FULL)
-    if d.chance(60) and (i, at) not in again:
+    if more and (i, at) not in again:
         cleared += MICRO_BATCH
     program.iterations[i][at:at] = cleared

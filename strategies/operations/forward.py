@@ -25,10 +25,12 @@ def draw(program: Program) -> None:
 def _accumulated(program: Program) -> None:
     """All micro-batches of a step but its last may leave gradients unreduced.
 
-    Mostly so where they are reduced in another dtype, in which they then have to be added up.
+    Mostly so where there is more to add up than what is reduced and computed in one dtype.
     """
     d = program.d
     wide = any(reduced_in(unit) != computed_in(unit) for unit in d.case.plan.units)
+    # With replicas, fsdp2 may leave the all-reduce alone for later.
+    wide |= d.case.mesh is not None and not d.a.fsdp1
     if not d.chance(80 if wide else 40):
         return
     synced, joined = not d.chance(85 if wide else 50), d.chance(15)

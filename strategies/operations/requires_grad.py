@@ -15,7 +15,7 @@ from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 def draw(program: Program) -> None:
     """The parameters of one unit at a time, all that it manages. Shrinks towards none."""
     d = program.d
-    if d.parting != "never" or not d.chance(15, fine_tune=40):
+    if d.parting != "never" or not d.chance(14, fine_tune=48, state_dict=35):
         return
     frozen = set(d.case.frozen)
     groups = [[p.fqn for p in group] for group in d.a.managed.values()]

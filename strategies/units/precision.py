@@ -10,7 +10,7 @@ from fsdpfuzz.case import Dropout, Gain, Precision, Unit, dtypes_fit, within
 from fsdpfuzz.strategies.drawing import Drawing, all_units, one_unit
 
 _HALF: tuple[Literal["bfloat16", "float16"], ...] = ("bfloat16", "float16")
-_REDUCED: tuple[Literal["float32"] | None, ...] = (None, "float32", "float32")
+_REDUCED: tuple[Literal["float32"] | None, ...] = (None, "float32")
 
 
 def draw(d: Drawing) -> None:
@@ -28,9 +28,7 @@ def draw(d: Drawing) -> None:
         buffers and not casts and own is None
     ):
         return
-    # Fewer of the models fit that fsdp2 shards: it casts no buffers.
-    often = 16 if buffers or not d.a.fsdp1 else 10
-    if not d.chance(often, fine_tune=40, memory=52) or d.apart:
+    if not d.chance(15, fine_tune=52, memory=52) or d.apart:
         return
     runs = _HALF if own is None else own.lower_dtypes(with_buffers=casts or not buffers)
     halves = tuple(half for half in _HALF if half in runs)

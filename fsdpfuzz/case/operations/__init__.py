@@ -19,6 +19,7 @@ from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.case.operations.rebuild import Rebuild
 from fsdpfuzz.case.operations.requires_grad import RequiresGrad
+from fsdpfuzz.case.operations.rescale import Rescale
 from fsdpfuzz.case.operations.reshard import Reshard
 from fsdpfuzz.case.operations.state_dict import StateDict
 from fsdpfuzz.case.operations.step import Step
@@ -42,6 +43,7 @@ Op = (
     | OptimState
     | Reshard
     | Unshard
+    | Rescale
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -65,6 +67,7 @@ __all__ = [
     "Progress",
     "Rebuild",
     "RequiresGrad",
+    "Rescale",
     "Reshard",
     "StateDict",
     "Step",

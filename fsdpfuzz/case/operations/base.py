@@ -27,6 +27,8 @@ class Progress:
     """For each forward that waits for its backward whether it synchronises."""
     reduced: bool = True
     """Whether the last backward reduced its gradients."""
+    left: bool = False
+    """Whether a forward without a backward has come since, which leaves some units whole."""
     cleared: bool = True
     """Whether no parameter has a gradient."""
     own: bool = False

@@ -47,14 +47,7 @@ class ClearGrad(OperationBase, tag="clear_grad", frozen=True, kw_only=True):
         check_names(self.parameters, a.by_fqn, f"{at}.parameters", "parameter")
         if progress.pending or not progress.reduced:
             raise CaseError("clear_grad where gradients are not reduced", path=at)
-        named = set(a.canonical_names(self.parameters))
-        for owner, parameters in a.managed.items():
-            found = [p.fqn for p in parameters if p.fqn in named]
-            if is_flat(a, owner) and found and len(found) < len(parameters):
-                raise CaseError(
-                    f"{found[0]!r} lies in a flat parameter: name all of it",
-                    path=f"{at}.parameters",
-                )
+        check_flat_together(a, self.parameters, f"{at}.parameters")
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """On the tensors that the model showed when it was wrapped."""
@@ -99,6 +92,15 @@ class ClearGrad(OperationBase, tag="clear_grad", frozen=True, kw_only=True):
             for name in names if len(names) > 1 else ():
                 left = replace(op, parameters=tuple(n for n in names if n != name))
                 yield Simpler(replace(case, program=(*ops[:i], left, *ops[i + 1 :])))
+
+
+def check_flat_together(a: Anatomy, names: Sequence[str], at: str) -> None:
+    """:class:`CaseError` where a flat parameter is named in part."""
+    named = set(a.canonical_names(names))
+    for owner, parameters in a.managed.items():
+        found = [p.fqn for p in parameters if p.fqn in named]
+        if is_flat(a, owner) and found and len(found) < len(parameters):
+            raise CaseError(f"{found[0]!r} lies in a flat parameter: name all of it", path=at)
 
 
 def _dropped(names: Sequence[str]) -> Call:

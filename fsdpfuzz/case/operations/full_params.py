@@ -12,6 +12,7 @@ from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.case.dimension import ON, Feature, Rejection, Simpler
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.rescale import check_trained
 from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call, literal
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.errors import CaseError
@@ -91,9 +92,7 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
             if not a.fsdp1 and getattr(self, name):
                 raise CaseError("an option of fsdp1 alone", path=f"{at}.{name}")
         check_names(self.written, a.by_fqn, f"{at}.written", "parameter")
-        # `frozen_untouched` holds a frozen parameter to its first value.
-        if a.frozen.intersection(self.written):
-            raise CaseError("what is frozen stays as it is", path=f"{at}.written")
+        check_trained(a, self.written, f"{at}.written")
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """From FSDP's model while it is whole, from the plain one as it is."""

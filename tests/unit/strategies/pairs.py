@@ -22,6 +22,7 @@ OPTIM: Values = {
 }
 """The optimizer's state dict, and its options."""
 CLEARED = ("part", "whole", "mixed")
+RESCALED = ("in place", "new data")
 BY_HAND: Values = {
     "unsharded": ("at once", "async", "waited", "several"),
     "resharded": ("before backward", "between", "several"),
@@ -179,6 +180,7 @@ NOT_DRAWN: tuple[Together, ...] = (
         },
     ),
     ("all ranks switch between two iterations", {"flips": ("all",)}, {"steps": ("1",)}),
+    ("nothing else is done where ranks switch", {"flips": ("all", "some")}, {"rescaled": RESCALED}),
     (
         "only fsdp1 checks the order, so ranks part there alone, in plain models and programs",
         {"flips": ("some",)},
@@ -246,9 +248,14 @@ NOT_DRAWN: tuple[Together, ...] = (
         },
     ),
     (
-        "what FSDP ignores is rebuilt as it was, and clipped where it is finite",
+        "what FSDP ignores is clipped where it is finite",
         {"ignored": ON, "ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
-        {"rebuilt": ("other",), "clip_error": ON},
+        {"clip_error": ON},
+    ),
+    (
+        "what FSDP ignores is rebuilt as it was, a parameter always",
+        {"ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
+        {"rebuilt": ("other",)},
     ),
     (
         "decay shows where every step finds a gradient, so no switch takes a parameter away",
@@ -266,8 +273,8 @@ NOT_DRAWN: tuple[Together, ...] = (
         {"buffers": ("persistent", "non-persistent", "updating")},
     ),
     (
-        "gradients of some parameters are dropped of units that stay as they are",
-        {"cleared": CLEARED},
+        "gradients of some parameters are dropped of units that stay as they are, or some scaled",
+        {"cleared": CLEARED, "rescaled": RESCALED},
         {"rebuilt": ("same", "other")},
     ),
     (
