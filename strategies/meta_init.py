@@ -16,7 +16,10 @@ def draw(d: Drawing) -> None:
     bare = [p for p in d.a.places[1:] if d.a.fsdp1 and p.buffers and not p.parameters]
     if not d.chance(10):
         return
-    way, partly, alone = d.pick(WAYS[d.case.api]), d.chance(30), d.chance(80)
+    ways = WAYS[d.case.api]
+    # What nothing materialises has to be refused, where nothing else comes before that.
+    ways = (*ways, *(way for way in ways if way == "never"))
+    way, partly, alone = d.pick(ways), d.chance(30), d.chance(80)
     places = [p for p in d.a.places[1:] if partly and mixed_unit(d.a, p.path) is None]
     places = bare if bare and alone else places
     part = d.pick(places).path if places else ""

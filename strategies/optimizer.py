@@ -10,9 +10,10 @@ from fsdpfuzz.case.units.precision import keeps_low_grads
 from fsdpfuzz.strategies.drawing import Drawing
 
 _ADAPTING = ("adam", "adamw")
-_MOMENTA_AND_DECAYS = ((0.9, 0.0), (0.9, 0.0), (0.0, 0.0), (0.9, 0.1))
-_SAVED = ((0.9, 0.0), (0.9, 0.1), (0.0, 0.0), (0.9, 0.1))
-"""Of optimizers whose state is saved: a new one that takes it may step, which decay shows."""
+_MOMENTA_AND_DECAYS = ((0.9, 0.0), (0.0, 0.0), (0.9, 0.1), (0.9, 0.0), (0.9, 0.0))
+_SAVED = ((0.9, 0.0), (0.0, 0.0), (0.9, 0.1), (0.9, 0.1), (0.9, 0.0))
+"""Of optimizers whose state is saved: a new one that takes it may step, which decay shows. The
+simplest that decays is in the same place, where it stays when nothing is saved any more."""
 
 
 def draw(d: Drawing) -> None:

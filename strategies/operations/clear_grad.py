@@ -10,6 +10,9 @@ from fsdpfuzz.strategies.operations.backward import after_reductions
 from fsdpfuzz.strategies.operations.forward import MICRO_BATCH
 from fsdpfuzz.strategies.operations.program import Program
 
+MANY = 3
+"""Parameters of a unit, of which a shard is likely to have several."""
+
 
 def draw(program: Program) -> None:
     """Between a backward that reduces and what uses the gradients: more of them, or a step.
@@ -31,6 +34,8 @@ def draw(program: Program) -> None:
     # The plan may have changed by then; what no unit flattens can go by itself all along.
     groups = {owner: [p.fqn for p in ps if p.used] for owner, ps in d.a.managed.items()}
     owners = [owner for owner, names in groups.items() if names]
+    # With orig params what is left of the same shard keeps its gradient, in the same storage.
+    owners.sort(key=lambda owner: original and len(groups[owner]) < MANY)
     if not owners or any(op.renews for gap in program.gaps for op in gap):
         return
     owner = d.pick(owners)
@@ -45,7 +50,7 @@ def draw(program: Program) -> None:
         if more and beside and other != owner:
             names = [*names, *(p.fqn for p in d.a.managed[other])]
     cleared: list[Op] = [ClearGrad(parameters=tuple(names))]
-    saved, more = d.chance(55 if i else 25), d.chance(30 if i else 60)
+    saved, more = d.chance(65 if i else 25), d.chance(25 if i else 60)
     if saved:
         cleared.append(state_dict.FULL)
     if more and (i, at) not in again:

@@ -10,6 +10,7 @@ import msgspec
 from fsdpfuzz.case import Anatomy, anatomy
 from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.clip import Clip
+from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.backward import after_reductions
 from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
@@ -22,7 +23,8 @@ _SIZES = (1.0, 0.1, 0.3, 3.0, 10.0, 30.0)
 def draw(program: Program) -> None:
     """After the last backward of all iterations, or of some, and before the gradients are used.
 
-    By ``clip(model)`` where the target of an imported model wraps it and has one.
+    Most where there is more to a norm than what one kind of unit has. By ``clip(model)`` where the
+    target of an imported model wraps it and has one.
 
     Shrinks towards none, then towards the 2-norm and 1.
     """
@@ -30,7 +32,7 @@ def draw(program: Program) -> None:
     own = d.a.imported
     clips = own is not None and own.clips
     agree = ranks_agree(program)
-    often = clips or (agree and bool(unmanaged(d.a)))
+    often = clips or (agree and bool(unmanaged(d.a))) or _some_whole(d.a)
     if d.apart or not d.trains or not (d.chance(60) if often else d.chance(16, parity=24)):
         return
     clip = _drawn(program)
@@ -48,6 +50,11 @@ def draw(program: Program) -> None:
             continue
         for last in after_reductions(iteration)[:1]:
             iteration.insert(last, clip)
+
+
+def _some_whole(a: Anatomy) -> bool:
+    """Whether fsdp1 adds up a norm of what it shards and one of what it does not."""
+    return a.fsdp1 and len({is_whole(a, unit) for unit in a.units}) > 1
 
 
 def _drawn(program: Program) -> Clip:

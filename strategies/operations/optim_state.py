@@ -32,7 +32,7 @@ def draw(program: Program) -> None:
     together = bool(unmanaged(d.a)) and ranks_agree(program)
     # What is frozen by then the common API refuses (known defects): it would hide the change.
     changed = _after_a_change(program) if d.a.fsdp1 else []
-    often = d.chance(75) if together or changed else d.chance(10, state_dict=40)
+    often = d.chance(65) if together or changed else d.chance(10, state_dict=40)
     if d.parting != "never" or d.a.switches or not often:
         return
     if not holds_parameters(d.a):
@@ -42,7 +42,7 @@ def draw(program: Program) -> None:
     for _ in range(d.between(1, 2) if stepped else 0):
         # fsdp1's own API loads the state of what is frozen by now, too.
         form, own = d.pick(_FORMS), d.chance(80 if changed else 40) and d.a.fsdp1
-        offload, broadcast, fresh = d.chance(25), d.chance(25), d.chance(40)
+        offload, broadcast, fresh = d.chance(25), d.chance(25), d.chance(50)
         flatten, lenient, ignore = d.chance(20), d.chance(25), d.chance(15)
         everywhere = form != "full" or not ranks_agree(program)
         asked = OptimState(

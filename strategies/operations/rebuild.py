@@ -17,7 +17,7 @@ from fsdpfuzz.strategies.operations.program import Program
 def draw(program: Program) -> None:
     """Once, between two iterations or after the last. Shrinks towards none."""
     d = program.d
-    if d.parting != "never" or d.a.switches or not d.trains or not d.chance(8, state_dict=30):
+    if d.parting != "never" or d.a.switches or not d.trains or not d.chance(10, state_dict=36):
         return
     own = d.a.imported
     if own is not None and own.wrapped:

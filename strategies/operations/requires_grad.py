@@ -13,9 +13,15 @@ from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 
 
 def draw(program: Program) -> None:
-    """The parameters of one unit at a time, all that it manages. Shrinks towards none."""
+    """The parameters of one unit at a time, all that it manages.
+
+    More often where fsdp1 shows original parameters, of which it has to make out what the flat one
+    requires. Shrinks towards none.
+    """
     d = program.d
-    if d.parting != "never" or not d.chance(14, fine_tune=48, state_dict=35):
+    original = d.a.fsdp1 and any(unit.use_orig_params for unit in d.a.fsdp1_options.values())
+    often = d.chance(18, fine_tune=60, state_dict=45) if original else d.chance(13, fine_tune=45)
+    if d.parting != "never" or not often:
         return
     frozen = set(d.case.frozen)
     groups = [[p.fqn for p in group] for group in d.a.managed.values()]

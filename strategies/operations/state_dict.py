@@ -24,7 +24,7 @@ def draw(program: Program) -> None:
     forms: tuple[Form, ...] = ("full", "sharded", "local") if d.a.fsdp1 else ("full", "sharded")
     if any(not unit.flat for unit in d.a.fsdp1_options.values()):
         # A local one then adds the flat parameter beside the originals, and does not load.
-        forms = forms if d.chance(3) else ("full", "sharded")
+        forms = forms if d.chance(6) else ("full", "sharded")
     own = d.a.imported
     if own is not None and own.wrapped:
         forms = ("full", "sharded")  # on a mesh there is no "local" one

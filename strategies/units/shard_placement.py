@@ -14,7 +14,7 @@ def draw(d: Drawing) -> None:
     cases the first dimension by name where no other is even. Most where another plan has saved
     what is loaded. Shrinks towards none.
     """
-    if d.a.fsdp1 or not d.chance(60 if d.elsewhere else 16):
+    if d.a.fsdp1 or not d.chance(85 if d.elsewhere else 16):
         return
     anyhow, by_rows = d.chance(3), d.chance(50)
     units: tuple[Unit, ...] = d.case.plan.units

@@ -88,11 +88,6 @@ MEANING: tuple[Together, ...] = (
         {"ignored": ON, "ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
     ),
     ("a single unit that manages nothing", {"units": ("1",)}, {"bare_unit": ON}),
-    (
-        "a unit that returns its input uses no parameter, so there is another one that does",
-        {"identity_unit": ON},
-        {"units": ("1",)},
-    ),
     ("a flip freezes and unfreezes", {"flips": ("all", "some")}, {"refrozen": ("no",)}),
     ("tokens have no gradient", {"embedding": ON}, {"input_grad": ON}),
     (
