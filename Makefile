@@ -16,7 +16,7 @@ help:
 	@echo "make test         set up .venv, lint, check types and run all tests"
 	@echo "make lint         ruff only"
 	@echo "make types        mypy only"
-	@echo "make sensitivity  injection each ninth of the benchmark's faults: what is found, and how soon"
+	@echo "make sensitivity  inject every ninth of the benchmark's faults: what is found, and how soon"
 	@echo "make wheel        dist/*.whl, built from the source distribution"
 	@echo "make clean        remove caches and what was built"
 	@echo "make distclean    the same, and .venv with those of other torches"

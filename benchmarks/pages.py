@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from benchmarks.survivors import Reading
 
 
+FAULT_COLUMNS = ["what is wrong", "API", "examples", "caught by", "modules", "script", "seeds"]
+
+
 def faults_page(faults: Sequence[Fault], bench: Bench, figures: Mapping[str, Any]) -> str:
     """A row for each fault; ``figures`` are those of `benchmarks.sensitivity.summed_up`."""
     rows = []
     for fault in faults:
         record = bench.records.get((fault.id, "hunt"))
         if record is not None:
-            rows.append([fault.says, fault.api, *_found(record)])
+            seeds = bench.records.get((fault.id, "seeds"))
+            by_seeds = "" if seeds is None else "yes" if seeds["status"] == "found" else "no"
+            rows.append([fault.says, fault.api, *_found(record), by_seeds])
     lines = [
         "# Faults put into FSDP by hand",
         "",
@@ -31,9 +36,13 @@ def faults_page(faults: Sequence[Fault], bench: Bench, figures: Mapping[str, Any
         f"{figures['examples']:g} examples, {figures['findings']:g} finding, "
         f"{figures['modules']:g} module and {figures['operations']:g} operations in the reduced "
         "case.",
-        "",
-        *table(["what is wrong", "API", "examples", "caught by", "modules", "script"], rows),
     ]
+    if figures["seeded"]:
+        lines.append(
+            f"The seeds alone, of which nothing is drawn, find {figures['by_seeds']} of "
+            f"{figures['seeded']}."
+        )
+    lines += ["", *table(FAULT_COLUMNS, rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -66,6 +75,11 @@ def mutants_page(
         "",
         *table(["survivor", "class", "why"], rows),
     ]
+    seeded = [r for m in mutants if m.id not in aside if (r := bench.records.get((m.id, "seeds")))]
+    if seeded:
+        dead = sum(record["status"] == "found" for record in seeded)
+        told = f"The seeds alone, of which nothing is drawn, kill {dead} of {len(seeded)}."
+        lines.insert(lines.index("", 2), told)
     return "\n".join(lines) + "\n"
 
 

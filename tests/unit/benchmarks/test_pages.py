@@ -38,9 +38,16 @@ def test_a_fault_that_was_found_and_one_that_was_not(tmp_path: Path) -> None:
     page = faults_page(faults, bench, summed_up(faults, bench))
     assert "on gloo, seed 3, up to 40 examples" in page
     assert "Of 2 faults 1 were found, 1 with a script that shows it" in page
-    assert f"| {faults[0].says} | fsdp1 | 7 | loss_parity | 1 | confirmed |" in page
-    assert f"| {faults[1].says} | fsdp1 | none in 40 |  |  |  |" in page
+    assert f"| {faults[0].says} | fsdp1 | 7 | loss_parity | 1 | confirmed |  |" in page
+    assert f"| {faults[1].says} | fsdp1 | none in 40 |  |  |  |  |" in page
     assert faults[2].says not in page
+    assert "seeds alone" not in page
+    bench.records[faults[0].id, "seeds"] = {"status": "found"}
+    bench.records[faults[1].id, "seeds"] = {"status": "missed"}
+    page = faults_page(faults, bench, summed_up(faults, bench))
+    assert "The seeds alone, of which nothing is drawn, find 1 of 2." in page
+    assert f"| {faults[0].says} | fsdp1 | 7 | loss_parity | 1 | confirmed | yes |" in page
+    assert f"| {faults[1].says} | fsdp1 | none in 40 |  |  |  | no |" in page
 
 
 def test_survivors_with_what_was_read_of_them(tmp_path: Path) -> None:
@@ -58,6 +65,12 @@ def test_survivors_with_what_was_read_of_them(tmp_path: Path) -> None:
     assert "Of 3 mutants 1 were killed; of 1 more" in page
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert "a \\| b" in page
+    assert "seeds alone" not in page
+    for mutant, status in zip(mutants, ("found", "missed", "missed"), strict=False):
+        bench.records[mutant.id, "seeds"] = {"status": status}
+    # The second shows nothing to anybody.
+    page_of_seeds = mutants_page(mutants, bench, read, set_aside(bench, read))
+    assert "The seeds alone, of which nothing is drawn, kill 1 of 2." in page_of_seeds
     assert {line.replace("\\|", "").count("|") for line in rows} == {4}
     assert [line.split(" | ")[-2:] for line in rows] == [
         ["same", "a log |"],
