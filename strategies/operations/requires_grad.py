@@ -8,6 +8,7 @@ import msgspec
 
 from fsdpfuzz.case import RequiresGrad, anatomy
 from fsdpfuzz.case.operations.forward import cut_gradients
+from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.strategies.freezing import other_paths
 from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 
@@ -19,7 +20,7 @@ def draw(program: Program) -> None:
     requires. Shrinks towards none.
     """
     d = program.d
-    original = d.a.fsdp1 and any(unit.use_orig_params for unit in d.a.fsdp1_options.values())
+    original = d.a.fsdp1 and not all(is_flat(d.a, unit) for unit in d.a.units)
     often = d.chance(18, fine_tune=60, state_dict=45) if original else d.chance(13, fine_tune=45)
     if d.parting != "never" or not often:
         return

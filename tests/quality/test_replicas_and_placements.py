@@ -38,7 +38,7 @@ def test_a_gradient_that_is_cut_along_another_dimension(tmp_path: Path) -> None:
     # One case in about fifty places a parameter so.
     key = "grad_parity/mismatch/fsdp2"
     found = found_by(
-        hunt(f"{INJECTIONS}:gradient_along_rows", tmp_path, number=200, until=(key,)), key
+        hunt(f"{INJECTIONS}:gradient_along_rows", tmp_path, number=200, until=(key,), seed=3), key
     )
     case = case_of(found)
     assert linears(case) <= 2

@@ -31,11 +31,11 @@ class Rescale(OperationBase, tag="rescale", frozen=True, kw_only=True):
 
     features: ClassVar[Mapping[str, Feature]] = {
         "rescaled": Feature(
-            about="no, in place, new data (the data of some is set; fsdp1 with use_orig_params "
-            "only): how the user changes parameters between iterations",
+            about="no, in place, new data (the data of some is set; fsdp1 with original "
+            "parameters only): how the user changes parameters between iterations",
             group="Training",
             values=("no", "in place", "new data"),
-            excludes={"new data": {"api": ("fsdp2",), "use_orig_params": ("off",)}},
+            excludes={"new data": {"api": ("fsdp2",)}},
         )
     }
     needs_reduced: ClassVar[bool] = True
@@ -54,7 +54,7 @@ class Rescale(OperationBase, tag="rescale", frozen=True, kw_only=True):
         kept = [o for o in owners if o is not None and a.fsdp1 and not a.options[o].flat]
         if self.new_data and len(kept) < len(owners):
             raise CaseError(
-                "only fsdp1 writes back what a parameter's data is set to, with use_orig_params",
+                "only fsdp1 writes back what a parameter's data is set to, of original parameters",
                 path=f"{at}.new_data",
             )
 

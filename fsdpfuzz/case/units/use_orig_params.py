@@ -116,7 +116,7 @@ class UseOrigParams(Option):
         group="Sharding",
         values=("off", "on", "mixed"),
         apis=("fsdp1",),
-        excludes={"off": {"cleared": ("part", "mixed")}},
+        excludes={"off": {"cleared": ("part", "mixed"), "rescaled": ("new data",)}},
     )
     rejections: ClassVar[tuple[Rejection, ...]] = (
         Rejection(
