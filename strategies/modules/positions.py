@@ -16,11 +16,8 @@ class PositionsStrategy(ModuleStrategy):
         return slot.width != TOKENS and growth.d.case.inputs.length is not None
 
     def draw(self, growth: Growth, slot: Slot) -> Node:
-        """Shrinks towards as many rows as there are positions, and a linear layer in its place."""
-        more = growth.d.between(0, 2)
-        # As many choices as a linear layer costs: else what comes after that would be another.
-        growth.d.chance(0)
-        return Positions(rows=(growth.d.case.inputs.length or 1) + more)
+        """Shrinks towards as many rows as there are positions."""
+        return Positions(rows=(growth.d.case.inputs.length or 1) + growth.d.between(0, 2))
 
 
 STRATEGY = PositionsStrategy()
