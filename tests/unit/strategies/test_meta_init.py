@@ -12,9 +12,7 @@ from fsdpfuzz.strategies import FOCUSES, cases
 from tests.unit.strategies.minimal import minimal, shrinks_to
 from tests.unit.strategies.sample import features_of, sample
 
-
-# From the first one it ends at `Positions` of a sequence: the layer and the sequence would have to go
-# at once.
+# From the first one it ends at `Positions` of a sequence: both would have to go at once.
 STARTS: dict[By, int] = {"assign": 1}
 
 
