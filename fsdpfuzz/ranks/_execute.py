@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 from torch.distributed import distributed_c10d
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fsdpfuzz.case.modules.imported import OWN
@@ -243,7 +244,10 @@ def _inside(module: nn.Module, path: str) -> Any:
 def _at_once(parameters: Sequence[nn.Parameter], *args: Any, **options: Any) -> None:
     """`average` in one all-reduce: on gloo each of them takes a millisecond."""
     together: AbstractContextManager[Any] = nullcontext()
-    if any(p.grad is not None for p in parameters):  # torch 2.7 fails over an empty list
+    grads = [p.grad for p in parameters if p.grad is not None]
+    # Torch 2.7 fails over an empty list. And a parameter that FSDP was told to ignore, and shards
+    # all the same, has to fail here as in its script.
+    if grads and not any(isinstance(grad, DTensor) for grad in grads):
         together = distributed_c10d._coalescing_manager()
     with together:
         average(parameters, *args, **options)

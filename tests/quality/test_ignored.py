@@ -98,3 +98,11 @@ def test_a_fault_shows_and_so_does_its_script(fault: str, tmp_path: Path) -> Non
     assert found, [f.key for f in judged(given, injection).findings]
     assert judged(given).status == "passed"
     assert_scripted(given, found[0], injection, tmp_path)
+
+
+def test_what_is_sharded_all_the_same_fails_alike_in_its_script(tmp_path: Path) -> None:
+    given = case(PARAMETER2, Forward(), Backward(), AverageUnmanaged())
+    injection = "benchmarks.faults.injections:fsdp2_ignored_parameters_sharded"
+    found = [f for f in judged(given, injection).findings if f.invariant == "no_crash"]
+    assert found, [f.key for f in judged(given, injection).findings]
+    assert_scripted(given, found[0], injection, tmp_path)
