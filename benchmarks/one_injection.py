@@ -146,7 +146,8 @@ def found_in(summary: Summary, watch: Watch, began: float) -> dict[str, Any]:
         if other.known is None and other.finding.key not in watch.elsewhere
     ]
     return {
-        "status": "found",
+        # What does not show again ends a run as if nothing had been found.
+        "status": "unconfirmed" if found in summary.unconfirmed else "found",
         "found_after": watch.first.examples_to_find,
         "found_seconds": round(watch.first.seconds, 1),
         "property": watch.first.property_name,

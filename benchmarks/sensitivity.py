@@ -32,7 +32,6 @@ FOUND_SHARE = 0.95
 MEDIAN_EXAMPLES = 30
 MEDIAN_FINDINGS = 1
 MOST_MODULES = 3
-MOST_STEPS = 2
 
 
 def jobs_for(faults: Iterable[Fault], options: argparse.Namespace) -> list[Job]:
@@ -93,11 +92,19 @@ def summed_up(faults: list[Fault], bench: Bench) -> dict[str, Any]:
         "modules": _median(r["modules"] for r in found),
         "operations": _median(r["operations"] for r in found),
         "tries": _median(r["tries"] for r in found),
-        "large": [r["id"] for r in found if r["modules"] > MOST_MODULES or r["steps"] > MOST_STEPS],
+        "large": [f.id for f in faults if _is_large(f, bench.records.get((f.id, "hunt")))],
         "unscripted": [r["id"] for r in found if not r["script"]],
         "seeded": len(seeds),
         "by_seeds": sum(record["status"] == "found" for record in seeds),
     }
+
+
+def _is_large(item: Fault, hunted: Record | None) -> bool:
+    if hunted is None or hunted["status"] != "found":
+        return False
+    modules: int = hunted["modules"]
+    steps: int = hunted["steps"]
+    return modules > MOST_MODULES or steps > item.steps
 
 
 def _median(values: Iterable[float]) -> float:

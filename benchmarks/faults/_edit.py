@@ -95,6 +95,8 @@ class Fault:
     needs: Needs = "cpu"
     unseen: str = ""
     """Why nothing can show it, where that is so: found out by reading, and by cases by hand."""
+    steps: int = 2
+    """Optimizer steps that a case may have left when it is reduced."""
     spellings: tuple[tuple[Edit, ...], ...]
     """Exactly one of them must fit."""
 
@@ -108,6 +110,7 @@ def fault(
     silent: bool = True,
     needs: Needs = "cpu",
     unseen: str = "",
+    steps: int = 2,
 ) -> Fault:
     """A fault; a spelling of one change needs no tuple."""
     return Fault(
@@ -118,6 +121,7 @@ def fault(
         silent=silent,
         needs=needs,
         unseen=unseen,
+        steps=steps,
         spellings=tuple(s if isinstance(s, tuple) else (s,) for s in spellings),
     )
 

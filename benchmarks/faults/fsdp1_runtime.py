@@ -343,6 +343,8 @@ FAULTS = (
             "self.warn_status = _ExecOrderWarnStatus.NONE",
         ),
         silent=False,
+        # The first iteration records the order, the second rightly warns, the third again.
+        steps=3,
     ),
     fault(
         "fsdp1_order_checked_in_eval",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.faults import FAULTS, Edit, EditError, Fault, changed_code, inject, injections
-from benchmarks.sensitivity import broken_bounds, ranks_for
+from benchmarks.many_injections import Bench
+from benchmarks.sensitivity import broken_bounds, ranks_for, summed_up
 
 HERE = f"{__name__}:"
 
@@ -142,3 +145,21 @@ def test_bounds() -> None:
     assert len(broken_bounds(figures)) == 3
     assert not broken_bounds(figures | {"share": 0.95, "examples": 30.0, "large": []})
     assert ranks_for(FAULTS["fsdp2_smaller_mesh_ignored"]) == 4
+
+
+def test_a_case_may_keep_the_steps_that_its_fault_takes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "none.jsonl", argparse.Namespace(backend="gloo", seed=1, examples=400))
+    faults = [
+        FAULTS["fsdp1_order_warns_each_iteration"],
+        FAULTS["fsdp1_frozen_unit_resharded_late"],
+    ]
+    for item in faults:
+        bench.records[item.id, "hunt"] = {
+            "status": "found", "settings": bench.settings, "script": True, "found_after": 1,
+            "found_seconds": 1.0, "findings": 1, "modules": 1, "steps": 3, "operations": 9,
+            "tries": 5, "id": item.id,
+        }  # fmt: skip
+    assert summed_up(faults, bench)["large"] == ["fsdp1_frozen_unit_resharded_late"]
+    for item in faults:
+        bench.records[item.id, "hunt"] |= {"modules": 4, "steps": 1}
+    assert summed_up(faults, bench)["large"] == [item.id for item in faults]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.one_injection import standing_for
+from benchmarks.one_injection import Watch, found_in, standing_for
+from fsdpfuzz.corpus import write_seeds
 from fsdpfuzz.loop import Counts, Found, RunStarted, Summary
 from fsdpfuzz.verdict import Finding
 
@@ -33,9 +34,14 @@ def found(kind: str, case: str = "a.json", *, known: str | None = None, also: st
     )
 
 
-def ended(*findings: Found) -> Summary:
+def ended(*findings: Found, unconfirmed: tuple[Found, ...] = ()) -> Summary:
     return Summary(
-        started=STARTED, counts=Counts(), seconds=1.0, pool_restarts=0, findings=findings
+        started=STARTED,
+        counts=Counts(),
+        seconds=1.0,
+        pool_restarts=0,
+        findings=findings,
+        unconfirmed=unconfirmed,
     )
 
 
@@ -54,3 +60,10 @@ def test_one_whose_cause_another_took_over_is_that_one() -> None:
 def test_one_that_nothing_stands_for_is_itself() -> None:
     first = found("x")
     assert standing_for(first, ended(found("y"))) == first
+
+
+def test_what_did_not_show_again_is_not_found(tmp_path: Path) -> None:
+    first = found("x", str(write_seeds(tmp_path)[0]))
+    watch = Watch(0, lambda _: False, first=first)
+    assert found_in(ended(first), watch, 0.0)["status"] == "found"
+    assert found_in(ended(unconfirmed=(first,)), watch, 0.0)["status"] == "unconfirmed"

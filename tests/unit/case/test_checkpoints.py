@@ -7,12 +7,17 @@ import pytest
 from fsdpfuzz.case import (
     CaseSpec,
     Checkpoint,
+    Dense,
     Forward,
     Fsdp2Plan,
     Fsdp2Unit,
+    Linear,
+    Sequential,
     Tokens,
     Transformer,
+    anatomy,
     check,
+    reference_recomputes,
 )
 from fsdpfuzz.case.checkpoints import CheckpointKind
 from fsdpfuzz.errors import CaseError
@@ -44,3 +49,18 @@ def test_some_kinds_have_no_reentrant_form(kind: CheckpointKind) -> None:
     with pytest.raises(CaseError, match="has no reentrant form"):
         check(recomputed(kind, reentrant=True))
     check(recomputed(kind, reentrant=False))
+
+
+@pytest.mark.parametrize("path", ["", "0", "1"])
+@pytest.mark.parametrize("input_grad", [False, True])
+def test_the_plain_model_recomputes_where_gradients_get_lost(path: str, input_grad: bool) -> None:
+    case = CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Linear(out=2), Linear(out=2))),
+        inputs=Dense(width=2, requires_grad=input_grad),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        checkpoints=(Checkpoint(path=path, reentrant=True),),
+        program=(Forward(),),
+    )
+    check(case)
+    assert reference_recomputes(anatomy(case)) == (path != "1" and not input_grad)
