@@ -38,6 +38,14 @@ def shard_bytes(a: Anatomy) -> int:
     )
 
 
+def set_bytes(a: Anatomy) -> int:
+    """The most that lies beside the shards as long as data that the user set is not written back.
+
+    fsdp1 does that where it next uses the unit (``FlatParamHandle._writeback_orig_params``).
+    """
+    return shard_bytes(a) if any(op.sets_data for op in a.case.program) else 0
+
+
 def shard_numel(a: Anatomy, owner: str, names: Collection[str] | None = None) -> int:
     """Elements of a unit's shard with what pads it; ``names`` picks parameters of fsdp2."""
     parameters, ranks, unit = a.managed[owner], a.shards(owner), a.options[owner]

@@ -13,6 +13,7 @@ from fsdpfuzz.expect import (
     grads_known,
     kept_bytes,
     managed_bytes,
+    set_bytes,
     settled,
     shard_bytes,
     steps_after_backward,
@@ -117,7 +118,7 @@ def _shards(a: Anatomy) -> tuple[int, int]:
     least = shard_bytes(a.last)
     if a.case.keep_unsharded_storage:
         return least + kept_bytes(a.last), least + whole_bytes(a.last, a.last.units)
-    return least, least + whole_bytes(a.last, unreached_roots(a.last))
+    return least, least + whole_bytes(a.last, unreached_roots(a.last)) + set_bytes(a.last)
 
 
 class GradBytes(_HeldBytes):

@@ -126,6 +126,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return False
 
     @property
+    def sets_data(self) -> bool:
+        """Whether parameters have other tensors for their data after it, until FSDP looks."""
+        return False
+
+    @property
     def saves_local(self) -> bool:
         """Whether it saves what each rank holds, as it lies there."""
         return False

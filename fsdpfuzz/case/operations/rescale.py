@@ -43,6 +43,11 @@ class Rescale(OperationBase, tag="rescale", frozen=True, kw_only=True):
     parameters: Annotated[tuple[ParameterName, ...], Meta(min_length=1)]
     new_data: bool = False
 
+    @property
+    def sets_data(self) -> bool:
+        """With ``new_data``."""
+        return self.new_data
+
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """Of what is trained, while it is sharded."""
         check_names(self.parameters, a.by_fqn, f"{at}.parameters", "parameter")
