@@ -78,10 +78,16 @@ def param_init_fn(
 
 
 def to_empty(device: torch.device) -> Callable[[nn.Module], None]:
-    """The same where rank 0 sends the values."""
+    """The same where rank 0 sends the values.
+
+    FSDP hands it every module of the unit. One that has values keeps them: what FSDP ignores is
+    not sent.
+    """
 
     def make_room(module: nn.Module) -> None:
-        module.to_empty(device=device, recurse=False)
+        own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        if any(tensor.is_meta for tensor in own):
+            module.to_empty(device=device, recurse=False)
 
     return make_room
 

@@ -62,6 +62,25 @@ def called_units(a: Anatomy) -> frozenset[str]:
     return frozenset(unit for module, unit in a.unit_at.items() if module in called)
 
 
+@lru_cache(maxsize=64)
+def late_units(a: Anatomy) -> frozenset[str]:
+    """Units that no forward has called, on some rank, when a backward without reduction ends."""
+    late: set[str] = set()
+    for rank in a.telling_ranks:
+        called: set[str] = set()
+        sync = True
+        for i, op, now in a.situations(rank):
+            if op.renews:
+                called.clear()
+            elif isinstance(op, Forward):
+                called.update(call.path for call in a.calls(op, now))
+                sync = op.sync if op.waits else sync
+            elif op.gives_gradients and not sync:
+                modules = a.at(i).unit_at
+                late |= set(modules.values()).difference(modules[m] for m in called & set(modules))
+    return frozenset(late)
+
+
 # An iteration ends for fsdp1's check of the order with the post-backward callback, which calls
 # ``_ExecOrderData.next_iter`` in fsdp/_exec_order_utils.py.
 @lru_cache(maxsize=64)
@@ -106,6 +125,12 @@ class UnitCallsDimension(Hazard):
         "uncalled_unit": Feature(
             about="on when no forward ever calls a unit", group="Wrapping", values=ON
         ),
+        "late_unit": Feature(
+            about="on when a backward without reduction ends before some unit has been called",
+            group="Wrapping",
+            values=ON,
+            excludes={"on": {"accumulation": ("off", "sync")}},
+        ),
         "unit_called_again": Feature(
             about="on when a unit is called several times before a backward ends: in one forward, "
             "by several forwards but for evaluations, or by recomputation",
@@ -139,12 +164,18 @@ class UnitCallsDimension(Hazard):
         "called": Feature(
             about="off when no forward ever calls the unit", group="Wrapping", values=ON
         ),
+        "late": Feature(
+            about="on when a backward without reduction ends before the unit has been called",
+            group="Wrapping",
+            values=ON,
+        ),
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Whether any unit is so."""
         yield "identity_unit", on(bool(identity_units(a)))
         yield "uncalled_unit", on(not called_units(a).issuperset(a.units))
+        yield "late_unit", on(bool(late_units(a)))
         yield "unit_called_again", on(calls_a_unit_again(a))
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
@@ -156,6 +187,7 @@ class UnitCallsDimension(Hazard):
         again = any(within(n, r) and n != r for n in names for r in repeats)
         yield "repeated", on(again)
         yield "called", on(path in called_units(a))
+        yield "late", on(path in late_units(a))
         if not a.fsdp1:
             # Post-backward hangs on the unit's inputs (``_register_post_backward_hook`` in
             # fsdp/_fully_shard/_fsdp_param_group.py), so it may run before any saved tensor is

@@ -128,3 +128,15 @@ def test_room_is_made_in_a_module_alone() -> None:
     make_room(model)
     make_room(model.get_submodule("0"))
     assert [p.is_meta for p in model.parameters()] == [False, False, True, True]
+
+
+def test_what_has_values_keeps_them() -> None:
+    plain = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model = meta_init.on_meta(plain, "0")
+    make_room = meta_init.to_empty(CPU)
+    kept = model.get_parameter("1.weight")
+    for module in model:
+        make_room(module)
+    assert model.get_parameter("1.weight") is kept
+    assert torch.equal(kept, plain.get_parameter("1.weight"))
+    assert not model.get_parameter("0.weight").is_meta

@@ -1,0 +1,33 @@
+"""Units that a backward without reduction meets before they are called."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdpfuzz.case import Backward, Flip, Forward, Linear, Op, Switch, anatomy, unit_features
+from fsdpfuzz.case.hazards.unit_calls import late_units
+from tests.unit.case.test_units import fsdp2, make
+
+MODEL = Switch(children=(Linear(out=4), Linear(out=4)))
+NO_SYNC = (Forward(sync=False), Backward())
+OTHER = Forward(grad=False, target="branches.1")
+
+
+@pytest.mark.parametrize(
+    ("program", "late"),
+    [
+        (NO_SYNC, {"branches.1"}),
+        ((*NO_SYNC, OTHER), {"branches.1"}),
+        ((OTHER, *NO_SYNC), set()),
+        ((Forward(), Backward()), set()),
+        ((Forward(), Backward(), *NO_SYNC), {"branches.1"}),
+        ((*NO_SYNC, Flip(path="", ranks=(0, 1)), *NO_SYNC), {"branches.1"}),
+        ((Forward(), Flip(path="", ranks=(1,)), Forward(), Backward()), set()),
+        ((Forward(sync=False), Forward(grad=False), Backward()), {"branches.1"}),
+    ],
+)
+def test_a_unit_that_was_not_called_by_then(program: tuple[Op, ...], late: set[str]) -> None:
+    a = anatomy(make(fsdp2("", "branches.0", "branches.1"), model=MODEL, program=program))
+    assert late_units(a) == late
+    assert unit_features(a, "branches.1")["late"] == ("on" if late else "off")
+    assert unit_features(a, "branches.0")["late"] == "off"
