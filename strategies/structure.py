@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdpfuzz.case import Activation, Dense, Linear, Node, Sequential, Switch
 from fsdpfuzz.strategies.drawing import Drawing
-from fsdpfuzz.strategies.modules.growth import MAX_WIDTH, Growth
+from fsdpfuzz.strategies.modules.growth import Growth
 
 MAX_PATH_WIDTH = 6
 
@@ -19,7 +19,7 @@ def draw(d: Drawing) -> None:
         d.put(model=_switching(d))
         return
     width = d.case.inputs.width_out()
-    square = (width or d.between(1, MAX_WIDTH)) if d.chance(19) else None
+    square = (width or d.width()) if d.chance(19) else None
     d.put(model=Growth(d, square).grown(width))
 
 

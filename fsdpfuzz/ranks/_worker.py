@@ -117,11 +117,25 @@ def _join(setup: Setup) -> RankEnv:
         folder=folder,
     )
     # A rank is ready when a collective works, not when it has said that it would.
+    _seed_what_is_there()
     _gather(torch.tensor([setup.rank], dtype=torch.uint8, device=device), env)
     note_collectives(env)
     env.groups.keep()
     flight.begin("ready")
     return env
+
+
+# A case seeds several times. For devices that may still be initialised torch keeps the stack of
+# each seeding, as text (``_lazy_call`` in torch/cuda/__init__.py), which takes a millisecond.
+def _seed_what_is_there() -> None:
+    """Has ``torch.manual_seed`` pass over kinds of devices of which this rank sees none."""
+    for kind in (torch.cuda, torch.xpu, torch.mtia):
+        if hasattr(kind, "manual_seed_all") and not kind.is_available():
+            kind.manual_seed_all = _no_device
+
+
+def _no_device(seed: int) -> None:
+    """There is nothing to seed."""
 
 
 def _inject(name: str, env: RankEnv) -> None:

@@ -17,7 +17,7 @@ class EmbeddingStrategy(ModuleStrategy):
 
     def draw(self, growth: Growth, slot: Slot) -> Node:
         """Shrinks towards one row of width 1."""
-        out, rows = growth.width(), growth.d.between(1, 9)
+        out, rows = growth.width(), growth.d.width()
         # As many rows as a square model is wide: its weight can then be tied to that of a layer.
         return Embedding(out=out, rows=growth.square or rows)
 

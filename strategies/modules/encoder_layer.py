@@ -24,7 +24,7 @@ class EncoderLayerStrategy(ModuleStrategy):
         growth.leaves -= 1
         return EncoderLayer(
             heads=d.pick([n for n in range(1, slot.width + 1) if slot.width % n == 0]),
-            hidden=d.between(1, 9),
+            hidden=d.width(),
             dropout=d.pick((0.0, 0.0, 0.0, 0.1)),
             norm_first=d.chance(50),
             causal=d.chance(50),

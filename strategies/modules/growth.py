@@ -14,7 +14,6 @@ from fsdpfuzz.case import KINDS, TOKENS, Linear, Node, Sequential, places_of
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.strategies.drawing import Draw, Drawing
 
-MAX_WIDTH = 9
 MAX_LEAVES = 7
 MAX_DEPTH = 3
 GO_ON = (45, 85, 70)
@@ -128,7 +127,7 @@ class Growth:
         """A width, most often ``out`` where a chain has to end with that."""
         if out is not None and not self.d.chance(31):
             return out
-        chosen = self.d.between(1, MAX_WIDTH)
+        chosen = self.d.width()
         return chosen if self.square is None else self.square
 
     def linear(self, width: int, out: int | None = None) -> Linear:

@@ -25,7 +25,7 @@ class TransformerStrategy(ModuleStrategy):
             # Divisible by the heads, as attention wants it, and as wide as its norms need.
             width=heads * d.between(3, 4),
             heads=heads,
-            hidden=d.between(1, 8),
+            hidden=d.width(),
             encoders=d.between(1, 2),
             decoders=d.between(1, 2),
             dropout=d.pick((0.0, 0.0, 0.1)),
