@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
-from fsdpfuzz.case import Anatomy, Forward
+from fsdpfuzz.case import Anatomy, Checkpoint, Forward
+from fsdpfuzz.case.checkpoints import OFFLOADS
 
 
 def offload_entries(a: Anatomy, rank: int) -> tuple[int, ...]:
     """For each forward the number of calls of modules whose activations go to the CPU."""
-    wrapped = {c.path for c in a.case.checkpoints if c.kind == "offload"}
-    called = {c.path for c in a.case.checkpoints if c.kind == "function_offload"}
-    return _entries(a, rank, wrapped, called)
+    return _entries(a, rank, [c for c in a.case.checkpoints if c.kind in OFFLOADS])
 
 
 def checkpoint_entries(a: Anatomy, rank: int, *, reentrant: bool) -> tuple[int, ...]:
     """For each forward the number of calls of modules that are to be recomputed in that way."""
     chosen = [c for c in a.case.checkpoints if c.recomputes and c.reentrant == reentrant]
-    called = {c.path for c in chosen if c.by_caller(a)}
-    return _entries(a, rank, {c.path for c in chosen} - called, called)
+    return _entries(a, rank, chosen)
 
 
-def _entries(
-    a: Anatomy, rank: int, always: Collection[str], asked: Collection[str]
-) -> tuple[int, ...]:
+def _entries(a: Anatomy, rank: int, chosen: Sequence[Checkpoint]) -> tuple[int, ...]:
     """Calls of modules that enter by themselves, or because their caller looks for it."""
-    if not always and not asked:
-        return (0,) * sum(isinstance(op, Forward) for op in a.case.program)
+    forwards = ((i, op, now) for i, op, now in a.situations(rank) if isinstance(op, Forward))
+    if not chosen:
+        return (0,) * sum(1 for _ in forwards)
     return tuple(
-        sum(call.path in always or (call.asked and call.path in asked) for call in a.calls(op, now))
-        for _, op, now in a.situations(rank)
-        if isinstance(op, Forward)
+        sum(
+            call.asked or not checkpoint.by_caller(a.at(i))
+            for call in a.calls(op, now)
+            for checkpoint in chosen
+            if checkpoint.path == call.path
+        )
+        for i, op, now in forwards
     )

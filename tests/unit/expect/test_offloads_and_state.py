@@ -20,6 +20,7 @@ from fsdpfuzz.case import (
     Node,
     Op,
     Plan,
+    Rebuild,
     Repeat,
     Sequential,
     StateDict,
@@ -126,6 +127,15 @@ def test_entries_are_those_of_the_rank_s_own_path() -> None:
     offload = Checkpoint(path="branches.1", kind="offload")
     a = case(FORK, offload, program=(Forward(), flip, Forward()))
     assert [offload_entries(a, rank) for rank in (0, 1)] == [(0, 0), (0, 1)]
+
+
+def test_who_looks_for_a_checkpoint_hangs_on_the_plan_of_the_time() -> None:
+    """At a unit the module itself enters it; where a rebuild makes it no unit, its caller."""
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="body")))
+    checkpoint = Checkpoint(path="body", kind="function")
+    program = (Forward(), Rebuild(plan=ROOT), Forward())
+    a = case(THRICE, checkpoint, plan=plan, program=program)
+    assert checkpoint_entries(a, 0, reentrant=False) == (6, 3)
 
 
 def test_a_state_dict_has_the_plain_models_keys() -> None:
