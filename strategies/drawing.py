@@ -24,7 +24,7 @@ LOTS = 128
 """How many values a decision is drawn from; Hypothesis draws so few of them evenly."""
 
 MAX_WIDTH = 9
-_WIDTHS = (*range(1, MAX_WIDTH + 1), *(2, 3, 4) * 5)
+_WIDTHS: tuple[int, ...] = (*range(1, MAX_WIDTH + 1), *(2, 3, 4) * 5)
 
 Focus = Literal["parity", "state_dict", "memory", "checkpoint", "fine_tune", "exec_order"]
 Parting = Literal["never", "all", "later", "first"]

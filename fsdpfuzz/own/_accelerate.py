@@ -1,7 +1,8 @@
 """An FSDP configuration of accelerate as a plan: the units that it makes of somebody's model.
 
-Only what decides on units and their options is read: accelerate itself need not be installed.
-What each option is told, it reads itself (`Option.configured`).
+Where accelerate is installed, its own code says which modules are units, and refuses what it does
+not take (`fsdpfuzz.ranks._imported_accelerate`); elsewhere they are read here. What each option
+is told, it reads itself (`Option.configured`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from fsdpfuzz.case.units import options_configured
 from fsdpfuzz.case.units.configured import Configuration
 from fsdpfuzz.errors import UsageError, one_line
 from fsdpfuzz.own._sizes import by_policy, one_by_one
+from fsdpfuzz.wire import Accelerated
 
 _POLICY = "fsdp_auto_wrap_policy"
 _LAYERS = "fsdp_transformer_layer_cls_to_wrap"
@@ -57,14 +59,27 @@ class Configured:
     """What it asks for besides, in words."""
 
 
-def configured(path: Path, model: Imported, world_size: int) -> Configured:
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """A configuration file, all values as texts."""
+
+    path: Path
+    top: Mapping[str, str]
+    own: Mapping[str, str]
+    """The section ``fsdp_config``."""
+
+
+def configured(
+    read: Sections, model: Imported, world_size: int, accelerated: Accelerated | None = None
+) -> Configured:
     """What a configuration makes of a model on so many ranks.
 
-    :class:`UsageError` with the file, the name and its value where it cannot be followed.
+    ``accelerated`` is what accelerate's own code says to it. :class:`UsageError` with the file, the
+    name and its value where it cannot be followed.
     """
-    config = _read(path, model)
+    config = Configuration(str(read.path), read.top, read.own, model)
     first = config.api == "fsdp1"
-    paths = ("", *_layers(config))
+    paths = ("", *(_layers(config) if accelerated is None else _chosen(config, accelerated)))
     for name in config.own:
         if name not in _READ | _WITHOUT_EFFECT:
             config.note(f"{name} is not followed")
@@ -77,6 +92,24 @@ def configured(path: Path, model: Imported, world_size: int) -> Configured:
     else:
         plan = Fsdp2Plan(units=tuple(Fsdp2Unit(path=path, **options) for path in paths))
     return Configured(plan, mesh_configured(plan, config, world_size), tuple(config.notes))
+
+
+def _chosen(config: Configuration, accelerated: Accelerated) -> tuple[str, ...]:
+    """The units that accelerate's own code makes."""
+    said = f"accelerate {accelerated.version}"
+    if accelerated.refused:
+        raise UsageError(one_line(f"--config: {config.where}: {said} raised {accelerated.refused}"))
+    _check_alone(config, accelerated.units, _LAYERS, "other classes")
+    config.note(f"units as {said} makes them")
+    return accelerated.units
+
+
+def _check_alone(config: Configuration, paths: Iterable[str], name: str, instead: str) -> None:
+    alone = {module.path for module in config.model.modules if module.alone}
+    for path in paths:
+        if path not in alone:
+            words = f"accelerate would make a unit of {path!r}, which is not called by itself"
+            raise config.wrong(name, f"{instead}: {words}")
 
 
 def _layers(config: Configuration) -> list[str]:
@@ -109,11 +142,7 @@ def _large(config: Configuration) -> list[str]:
         return []
     chosen = by_policy if config.api == "fsdp1" else one_by_one
     paths = chosen(config.model, int(text))
-    alone = {module.path for module in config.model.modules if module.alone}
-    for path in paths:
-        if path not in alone:
-            words = f"accelerate would make a unit of {path!r}, which is not called by itself"
-            raise config.wrong(_SIZE, f"another size: {words}")
+    _check_alone(config, paths, _SIZE, "another size")
     return paths
 
 
@@ -122,7 +151,8 @@ def _classes(modules: Iterable[ImportedModule]) -> list[str]:
     return list(dict.fromkeys(m.cls for m in modules if m.alone))
 
 
-def _read(path: Path, model: Imported) -> Configuration:
+def read_configuration(path: Path) -> Sections:
+    """A configuration file; :class:`UsageError` where it is none of accelerate's."""
     try:
         top = msgspec.yaml.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
@@ -136,7 +166,7 @@ def _read(path: Path, model: Imported) -> Configuration:
             f"--config: {str(path)!r} has no section fsdp_config: it is no FSDP configuration "
             "of accelerate; `accelerate config` writes one"
         )
-    return Configuration(str(path), _texts(top), _texts(own), model)
+    return Sections(path, _texts(top), _texts(own))
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from fsdpfuzz.case import (
     join,
 )
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.own._accelerate import configured
+from fsdpfuzz.own._accelerate import Sections, configured, read_configuration
 from fsdpfuzz.own._room import room_for
 from fsdpfuzz.pool import Interpreter, Seen, look_at
 from fsdpfuzz.wire import Target
@@ -90,13 +90,16 @@ def task_of(
             f"--config: {str(config)!r} says how to wrap, --anyhow draws that: give one"
         )
     wraps = depth != "anyhow" and config is None
-    seen = look_at(target, world_size, python, wrapped=wraps)
+    # First of all: a file that cannot be read costs no look.
+    read = None if config is None else read_configuration(config)
+    section = None if read is None else read.own
+    seen = look_at(target, world_size, python, wrapped=wraps, configuration=section)
     # Before any rank is started: the kernel would end one that takes too much, and say nothing.
     if not on_gpus and (room := room_for(seen.model, world_size)):
         seen = replace(seen, notes=(*seen.notes, room))
     asked = origin.format(depth.replace("_", "-")) if depth is not None else ""
-    if config is not None:
-        return _configured(target, seen, config, depth or "around", apis, world_size)
+    if read is not None:
+        return _configured(target, seen, read, depth or "around", apis, world_size)
     if depth not in (None, "anyhow") and "shard" not in seen.functions:
         raise UsageError(
             f"{asked}: there is no function shard() in {target.title}: shard(model, mesh) wraps "
@@ -131,12 +134,12 @@ def task_of(
 
 
 def _configured(
-    target: Target, seen: Seen, config: Path, depth: Depth, apis: Sequence[Api], world_size: int
+    target: Target, seen: Seen, read: Sections, depth: Depth, apis: Sequence[Api], world_size: int
 ) -> Task:
-    made = configured(config, seen.model, world_size)
+    made = configured(read, seen.model, world_size, seen.accelerated)
     api: Api = "fsdp1" if isinstance(made.plan, Fsdp1Plan) else "fsdp2"
     if api not in apis:
-        raise UsageError(f"api {apis[0]!r}: but {config} asks for {api}")
+        raise UsageError(f"api {apis[0]!r}: but {read.path} asks for {api}")
     mesh = made.mesh
     sizes = None if mesh is None else (mesh.replicate, mesh.shard)
     model = msgspec.structs.replace(seen.model, mesh=sizes)
@@ -154,7 +157,7 @@ def _configured(
     )
     refused = [r.why for r in foreseen_rejections(anatomy(case))] if is_sound(case) else []
     if refused:
-        raise UsageError(f"{target.title}: FSDP refuses what {config} asks for: {refused[0]}")
+        raise UsageError(f"{target.title}: FSDP refuses what {read.path} asks for: {refused[0]}")
     return Task(
         model=model,
         plan=made.plan,

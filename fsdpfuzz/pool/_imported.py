@@ -6,7 +6,7 @@ import signal
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -16,7 +16,7 @@ from fsdpfuzz.case.modules.imported import called_alike, depends_on_data
 from fsdpfuzz.errors import MachineError, PoolError, UsageError, one_line
 from fsdpfuzz.forkserver import ForkServer, Interpreter, ServerLostError
 from fsdpfuzz.pool._machine import read_to_end
-from fsdpfuzz.wire import Look, Looked, Target
+from fsdpfuzz.wire import Accelerated, Look, Looked, Target
 
 _PROBE = "fsdpfuzz.ranks._imported_probe:main"
 _END_SECONDS = 10.0
@@ -41,6 +41,8 @@ class Seen:
     """Whether a mistake keeps ranks from going on at all."""
     notes: tuple[str, ...]
     """What else there is to say of it, in words."""
+    accelerated: Accelerated | None
+    """What accelerate makes of the configuration, where it was given one and is installed."""
 
 
 def look_at(
@@ -49,14 +51,15 @@ def look_at(
     python: Interpreter | None = None,
     *,
     wrapped: bool = False,
+    configuration: Mapping[str, str] | None = None,
 ) -> Seen:
     """The structure of the model that a target makes; with ``wrapped`` also how its own code
-    wraps it, if it does.
+    wraps it, if it does; with a ``configuration`` how accelerate's own code does.
 
     Its code is run in a process for each rank, without FSDP. Raises :class:`UsageError` in words
     about that code where it cannot be checked.
     """
-    found = _ask(target, world_size, python, wrapped=wrapped)
+    found = _ask(target, world_size, python, wrapped, dict(configuration or {}))
     for looked in found:
         if looked.trouble:
             # A rank fails, too, where another one made the mistake.
@@ -91,6 +94,7 @@ def look_at(
         mistakes=_mistakes(found),
         stuck=any(looked.stuck for looked in found),
         notes=tuple(notes),
+        accelerated=found[0].accelerated,
     )
 
 
@@ -126,7 +130,11 @@ def _together(target: Target, models: list[Imported]) -> Imported:
 
 
 def _ask(
-    target: Target, world_size: int, python: Interpreter | None, *, wrapped: bool
+    target: Target,
+    world_size: int,
+    python: Interpreter | None,
+    wrapped: bool,
+    configuration: dict[str, str],
 ) -> list[Looked]:
     server = ForkServer.get(python=python)
     if server.worker_failure:
@@ -138,7 +146,13 @@ def _ask(
         try:
             store = str(folder / "store") if wrapped else ""
             asked = [
-                Look(target=target, rank=rank, world_size=world_size, store=store)
+                Look(
+                    target=target,
+                    rank=rank,
+                    world_size=world_size,
+                    store=store,
+                    configuration=configuration,
+                )
                 for rank in range(world_size)
             ]
             # One file for what all of them print: it is shown where one ends without an answer.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +12,6 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, nn
-from torch.distributed._composable.checkpoint_activation import (
-    checkpoint as composable_checkpoint,
-)
 from torch.utils._pytree import tree_leaves
 
 from fsdpfuzz.case import CaseSpec, Given, Plan, Tie
@@ -24,6 +20,7 @@ from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike
 from fsdpfuzz.case.written import written
 from fsdpfuzz.ranks._imported import load
+from fsdpfuzz.ranks._imported_accelerate import accelerated
 from fsdpfuzz.ranks._imported_checks import Trouble, check_model, check_steady, functions_of
 from fsdpfuzz.ranks._imported_dtypes import LOWER, low_dtypes, not_in_float64
 from fsdpfuzz.ranks._imported_hooks import optimized, program_of
@@ -38,17 +35,15 @@ from fsdpfuzz.ranks._imported_parts import (
     modules_of,
     where,
 )
+from fsdpfuzz.ranks._imported_recomputed import odd_modules
 from fsdpfuzz.ranks._imported_watch import Watch, asked_outside, standing_alone, used_outside
 from fsdpfuzz.ranks._imported_wrapped import Wrapped, Wrapper
-from fsdpfuzz.steps import checkpointing
 from fsdpfuzz.steps.modules import imported as steps
 from fsdpfuzz.wire import Look, Looked
 
 replace = msgspec.structs.replace
 STEPS = 3
 """Forwards that are looked at, to see whether each uses the same modules."""
-RECOMPUTING = 5.0
-"""Seconds in which it is tried which modules may be recomputed."""
 
 
 @dataclass(slots=True)
@@ -76,10 +71,6 @@ def look(asked: Look) -> Looked:
         cause = trouble.__cause__
         trace = "" if cause is None else "".join(traceback.format_exception(cause))
         return Looked(trouble=str(trouble), trace=trace[-4000:])
-
-
-def _recompute(module: nn.Module) -> None:
-    checkpointing.recompute(module, False)
 
 
 class _Probe:
@@ -132,6 +123,7 @@ class _Probe:
             model=msgspec.Raw(msgspec.json.encode(structure)),
             fingerprint=fingerprint,
             inputs=fingerprint_of(t for t in tree_leaves(given) if isinstance(t, Tensor)),
+            accelerated=accelerated(self.froze(), self.asked.configuration),
         )
 
     def attempt(self, what: str, act: Callable[[], Any]) -> Any:
@@ -330,7 +322,7 @@ class _Probe:
         # FSDP on ranks that call a unit a different number of times waits for ever.
         alone &= called_alike([r.watch.times for r in runs], paths)
         used = {n for n, g in run.grads.items() if g is not None}
-        odd, asked = self._odd(run, alone), asked_outside(run.model, every)
+        odd, asked = odd_modules(self, run, alone), asked_outside(run.model, every)
         holds = any(True for _ in plain.buffers())
         lower = (
             () if changed or random else low_dtypes(self._lowered, run, LOWER, with_buffers=True)
@@ -350,36 +342,6 @@ class _Probe:
             functions=self.paths,
             layers=tuple(map(str, getattr(plain, "_no_split_modules", None) or ())),
         )
-
-    def _odd(self, run: _Run, alone: set[str]) -> set[str]:
-        """The modules that come to something else when they are recomputed, without FSDP.
-
-        Where that takes too long, those that were not looked at are among them.
-        """
-        odd: set[str] = set()
-        end = time.monotonic() + RECOMPUTING
-        for path in sorted(alone):
-            module = run.model.get_submodule(path)
-            hooked = module._forward_pre_hooks or module._forward_hooks
-            ways: tuple[Callable[[nn.Module], object], ...] = (_recompute,)
-            # This one recomputes a module's hooks, too, on what they have made of the inputs.
-            ways += (composable_checkpoint,) if hooked else ()
-            if time.monotonic() > end or not all(self._recomputes(run, path, way) for way in ways):
-                odd.add(path)
-        return odd
-
-    def _recomputes(self, run: _Run, path: str, way: Callable[[nn.Module], object]) -> bool:
-        model = self.made().requires_grad_(True)
-        given = self.given(torch.float32, 0)
-        try:
-            way(model.get_submodule(path))
-            torch.manual_seed(0)
-            loss = self.loss_of(model, given)
-            loss.backward()
-        except Exception:  # whatever keeps it from being recomputed
-            return False
-        grads = {n: p.grad for n, p in model.named_parameters()}
-        return close(loss.detach(), run.loss, CLOSE) and close_all(grads, run.grads)
 
     def _effects(self, model: nn.Module) -> tuple[set[str], bool, bool]:
         """Buffers that a forward changes; whether it draws random numbers, or loses state."""

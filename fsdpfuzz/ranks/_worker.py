@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -129,7 +130,8 @@ def _join(setup: Setup) -> RankEnv:
 # each seeding, as text (``_lazy_call`` in torch/cuda/__init__.py), which takes a millisecond.
 def _seed_what_is_there() -> None:
     """Has ``torch.manual_seed`` pass over kinds of devices of which this rank sees none."""
-    for kind in (torch.cuda, torch.xpu, torch.mtia):
+    kinds: tuple[Any, ...] = (torch.cuda, torch.xpu, torch.mtia)
+    for kind in kinds:
         if hasattr(kind, "manual_seed_all") and not kind.is_available():
             kind.manual_seed_all = _no_device
 

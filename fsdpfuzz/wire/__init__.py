@@ -14,7 +14,7 @@ from fsdpfuzz.wire._flight import (
     Recording,
     read_recording,
 )
-from fsdpfuzz.wire._imported import Look, Looked, Target
+from fsdpfuzz.wire._imported import Accelerated, Look, Looked, Target
 from fsdpfuzz.wire._machine import DEVICES, Backend, DeviceName, Machine
 from fsdpfuzz.wire._protocol import (
     MAX_FRAME,
@@ -39,6 +39,7 @@ __all__ = [
     "MAX_FRAME",
     "MAX_STAGE",
     "RING",
+    "Accelerated",
     "Answer",
     "Backend",
     "Collective",

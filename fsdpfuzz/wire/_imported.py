@@ -28,6 +28,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name}:{self.part}" if self.part else self.name
 
 
+class Accelerated(msgspec.Struct, frozen=True, kw_only=True):
+    """What accelerate's own code makes of a configuration."""
+
+    version: str
+    units: tuple[str, ...] = ()
+    """FQNs of the modules that it makes units of, but the root."""
+    refused: str = ""
+    """What it raises, in words."""
+
+
 class Look(msgspec.Struct, frozen=True, kw_only=True):
     """Asks a process to look at a target as one rank of several."""
 
@@ -36,6 +46,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int
     store: str = ""
     """A file by which the ranks find each other, to look at ``shard(model, mesh)``, too."""
+    configuration: dict[str, str] = {}
+    """The section ``fsdp_config`` of a configuration of accelerate, to ask that of it."""
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,3 +75,5 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     """Of all that ``model()`` has set in parameters and buffers."""
     inputs: str = ""
     """Of what ``batch()`` gave."""
+    accelerated: Accelerated | None = None
+    """None where nothing was asked of accelerate, or it is not installed."""

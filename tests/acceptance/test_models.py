@@ -55,3 +55,32 @@ def test_nothing_is_found(name: str, depth: str, tmp_path: Path) -> None:
     assert found is not None
     # What is known of FSDP shows as well, more often where the plan is given.
     assert int(found[1]) > 0.5 * number, done.stdout
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_accelerate_itself_says_how_its_configuration_wraps(version: str, tmp_path: Path) -> None:
+    accelerate = pytest.importorskip(
+        "accelerate", reason="accelerate is not installed: pip install .[models]"
+    )
+
+    def check(layer: str) -> tuple[int, str]:
+        (tmp_path / "fsdp.yaml").write_text(
+            f"fsdp_config:\n  fsdp_version: {version}\n"
+            "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+            f"  fsdp_transformer_layer_cls_to_wrap: {layer}\n"
+        )
+        done = command(
+            *("check", ROOT / "tests/own/decoder.py", "--config", "fsdp.yaml", "--as-is"),
+            *("--max-examples", "4", "--seed", "1", "--backend", "gloo"),
+            *("--known", ROOT / "corpus/known"),
+            cwd=tmp_path,
+            program=PROGRAM,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = check("Layer")
+    assert code == 0, said
+    assert f"units as accelerate {accelerate.__version__} makes them" in said
+    code, said = check("Gone")
+    assert code == 2, said
+    assert f"accelerate {accelerate.__version__} raised ValueError: Could not find" in said

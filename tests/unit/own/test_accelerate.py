@@ -11,7 +11,8 @@ import pytest
 from fsdpfuzz.case import Fsdp1Plan, Fsdp2Plan, Imported, ImportedModule, ImportedParameter
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.errors import UsageError
-from fsdpfuzz.own._accelerate import Configured, configured
+from fsdpfuzz.own._accelerate import Configured, configured, read_configuration
+from fsdpfuzz.wire import Accelerated
 
 WEIGHT = (ImportedParameter(name="weight", shape=(4, 4)),)
 MODEL = Imported(
@@ -49,10 +50,16 @@ mixed_precision: 'no'
 """
 
 
-def made(folder: Path, text: str, model: Imported = MODEL, world_size: int = 2) -> Configured:
+def made(
+    folder: Path,
+    text: str,
+    model: Imported = MODEL,
+    world_size: int = 2,
+    accelerated: Accelerated | None = None,
+) -> Configured:
     path = folder / "fsdp.yaml"
     path.write_text(text)
-    return configured(path, model, world_size)
+    return configured(read_configuration(path), model, world_size, accelerated)
 
 
 def told(folder: Path, text: str) -> tuple[Fsdp1Plan | Fsdp2Plan, tuple[str, ...]]:
@@ -171,4 +178,31 @@ def test_what_is_wrong_is_said_with_its_value(text: str, said: str, tmp_path: Pa
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
-        configured(tmp_path / "gone.yaml", MODEL, 2)
+        read_configuration(tmp_path / "gone.yaml")
+
+
+def test_accelerate_itself_decides_where_it_is_installed(tmp_path: Path) -> None:
+    said = Accelerated(version="9.9", units=("layers.0",))
+    found = made(tmp_path, FIRST, accelerated=said)
+    assert [unit.path for unit in found.plan.units] == ["", "layers.0"]
+    assert found.notes == ("--config: units as accelerate 9.9 makes them",)
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        (
+            Accelerated(version="9.9", refused="ValueError: Could not find the layer"),
+            "accelerate 9.9 raised ValueError: Could not find the layer",
+        ),
+        (
+            Accelerated(version="9.9", units=("layers",)),
+            "accelerate would make a unit of 'layers', which is not called by itself",
+        ),
+    ],
+)
+def test_what_accelerate_makes_may_not_be_followed(
+    said: Accelerated, wrong: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(wrong)):
+        made(tmp_path, FIRST, accelerated=said)

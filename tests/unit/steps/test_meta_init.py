@@ -135,7 +135,7 @@ def test_what_has_values_keeps_them() -> None:
     model = meta_init.on_meta(plain, "0")
     make_room = meta_init.to_empty(CPU)
     kept = model.get_parameter("1.weight")
-    for module in model:
+    for module in model.children():
         make_room(module)
     assert model.get_parameter("1.weight") is kept
     assert torch.equal(kept, plain.get_parameter("1.weight"))
