@@ -7,6 +7,7 @@ from benchmarks.faults._edit import Edit, fault
 STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState."
 GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup."
 MODULE = "torch.distributed.fsdp._fully_shard._fully_shard:FSDPModule."
+METHODS = "torch.distributed.fsdp._fully_shard._fully_shard:"
 FUNCTIONS = "torch.distributed.fsdp._fully_shard._fsdp_state:"
 
 FAULTS = (
@@ -311,6 +312,30 @@ FAULTS = (
             "None",
         ),
         needs="world size 4",
+    ),
+    fault(
+        "fsdp2_method_inputs_not_cast",
+        "under mixed precision a registered forward method gets its inputs as they are",
+        "mixed precision",
+        "fsdp2",
+        Edit(
+            METHODS + "register_fsdp_forward_method",
+            "args, kwargs = fsdp_state._pre_forward(self, args, kwargs)",
+            "fsdp_state._pre_forward(self, args, kwargs)",
+        ),
+        silent=False,
+    ),
+    fault(
+        "fsdp2_method_gathers_nothing",
+        "a registered forward method computes with sharded parameters",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(
+            METHODS + "register_fsdp_forward_method",
+            "args, kwargs = fsdp_state._pre_forward(self, args, kwargs)",
+            "pass",
+        ),
+        silent=False,
     ),
     fault(
         "fsdp2_streams_not_joined",

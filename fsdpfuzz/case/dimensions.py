@@ -7,6 +7,7 @@ from fsdpfuzz.case.debug_level import DebugLevelDimension
 from fsdpfuzz.case.dimension import Dimension
 from fsdpfuzz.case.divide_factor import DivideFactorDimension
 from fsdpfuzz.case.finalization import FinalizationDimension
+from fsdpfuzz.case.forward_methods import ForwardMethodsDimension
 from fsdpfuzz.case.freezing import FreezingDimension
 from fsdpfuzz.case.hazards import HAZARDS
 from fsdpfuzz.case.inputs import InputsDimension
@@ -40,6 +41,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     ProgramDimension(),
     VariantsDimension(),
     MemTrackerDimension(),
+    ForwardMethodsDimension(),
     MeshDimension(),
     MicroBatchesDimension(),
     DivideFactorDimension(),
