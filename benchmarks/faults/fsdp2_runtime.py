@@ -277,6 +277,17 @@ FAULTS = (
         ),
     ),
     fault(
+        "fsdp2_sync_of_all_units",
+        "set_requires_gradient_sync(recurse=False) puts off the reduction of nested units as well",
+        "no_sync",
+        "fsdp2",
+        Edit(
+            MODULE + "set_requires_gradient_sync",
+            "list(self_module.modules()) if recurse else [self_module]",
+            "list(self_module.modules())",
+        ),
+    ),
+    fault(
         "fsdp2_sync_not_switched_on",
         "set_requires_gradient_sync(True) does nothing: after accumulation ranks never reduce",
         "no_sync",

@@ -25,6 +25,21 @@ def test_all_that_micro_batches_leave_for_later_is_drawn() -> None:
     assert shapes == {"one shard", "one replica", "both"}
 
 
+def test_some_units_are_told_and_others_are_not() -> None:
+    found = [told for case in everything() if (told := case.micro_batches) and told.units]
+    assert len(found) >= 20
+    assert {told.all_reduce_only for told in found} == {True, False}
+
+    def some(case: CaseSpec) -> bool:
+        return case.micro_batches is not None and bool(case.micro_batches.units)
+
+    shrinks_to(
+        lambda case: case.micro_batches == MicroBatches(units=("",)) and len(case.plan.units) == 2,
+        cases(apis=("fsdp2",)),
+        some,
+    )
+
+
 def test_every_factor_is_drawn_with_sums_and_without() -> None:
     found = [case for case in everything() if case.divide_factor is not None]
     assert all(case.api == "fsdp2" for case in found)
