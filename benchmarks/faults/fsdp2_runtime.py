@@ -288,6 +288,29 @@ FAULTS = (
         ),
     ),
     fault(
+        "fsdp2_all_reduce_hook_of_a_copy",
+        "what an all-reduce hook does to gradients is lost",
+        "reduction scale",
+        "fsdp2",
+        Edit(
+            "torch.distributed.fsdp._fully_shard._fsdp_collectives:foreach_reduce",
+            "all_reduce_hook(reduce_output)",
+            "all_reduce_hook(reduce_output.clone())",
+        ),
+    ),
+    fault(
+        "fsdp2_custom_reduce_scatter_gathers",
+        "a custom reduce-scatter is taken for an all-gather",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(
+            MODULE + "set_custom_reduce_scatter",
+            "fsdp_param_group._reduce_scatter_comm = comm",
+            "fsdp_param_group._all_gather_comm = comm",
+        ),
+        silent=False,
+    ),
+    fault(
         "fsdp2_sync_not_switched_on",
         "set_requires_gradient_sync(True) does nothing: after accumulation ranks never reduce",
         "no_sync",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case.checkpoints import CheckpointsDimension
+from fsdpfuzz.case.communication import CommunicationDimension
 from fsdpfuzz.case.debug_level import DebugLevelDimension
 from fsdpfuzz.case.dimension import Dimension
 from fsdpfuzz.case.divide_factor import DivideFactorDimension
@@ -49,6 +50,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     LossDimension(),
     MaskedDimension(),
     ReduceScatterDimension(),
+    CommunicationDimension(),
     KeepUnshardedStorageDimension(),
     FinalizationDimension(),
     MetaInitDimension(),

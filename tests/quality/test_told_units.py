@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from fsdpfuzz.case import Backward, Forward, Op, Step, chain
+from fsdpfuzz.case.communication import Communication
 from fsdpfuzz.case.divide_factor import DivideFactor
 from fsdpfuzz.case.micro_batches import MicroBatches
 from tests.injected.by_hand import assert_scripted, judged
@@ -52,6 +53,15 @@ def test_units_that_are_told_beside_the_one_that_is_named(tmp_path: Path) -> Non
     inner = msgspec.structs.replace(plain, micro_batches=MicroBatches(units=("0",)))
     for sound, fault in ((told, None), (plain, injection), (inner, injection)):
         assert judged(sound, fault).findings == ()
+
+
+def test_a_hook_whose_change_is_lost(tmp_path: Path) -> None:
+    injection = f"{INJECTIONS}:fsdp2_all_reduce_hook_of_a_copy"
+    found = found_by(hunt(injection, tmp_path, number=150, until=(KEY,)), KEY)
+    case = case_of(found)
+    assert linears(case) <= 2
+    assert case.communication == Communication(hooked=True)
+    assert_shown_by_its_script(found)
 
 
 def test_a_fault_of_a_divide_factor(tmp_path: Path) -> None:
