@@ -68,6 +68,7 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     # A recomputation counts a second time, and what is counted may decide what comes out.
     counted = a.imported.changed_buffers() if a.imported is not None else ()
     paths = [path for path in paths if not any(within(name, path) for name in counted)]
+    paths = [path for path in paths if not a.by_path[path].by_method]
     if a.imported is not None:
         paths = [path for path in paths if path in a.imported.recomputable]
     # Units first, so that shrinking comes to a checkpoint on a unit.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from fsdpfuzz.case import is_sound, within
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.operations.forward import accumulates
 from fsdpfuzz.strategies.drawing import Drawing
@@ -10,15 +13,28 @@ from fsdpfuzz.strategies.drawing import Drawing
 def draw(d: Drawing) -> None:
     """Where there are any: the all-reduce alone, units kept whole, a backward not the last.
 
-    Shrinks towards nothing but the gradients' reduction.
+    Of all units, or of some. Shrinks towards nothing but the gradients' reduction.
     """
     if not leaves_for_later(d):
         return
     # Without replicas there is no all-reduce to put off.
     alone, keep, more = d.chance(75), d.chance(30), d.chance(30)
+    few, one, which, flags = d.chance(45), d.chance(60), d.between(0, 13), d.mask(14)
     told = MicroBatches(
         all_reduce_only=alone and d.case.mesh is not None, keep_whole=keep, not_last=more
     )
+    every = d.a.units
+    units = tuple(path for i, path in enumerate(every) if flags[i % 14])
+    holding = [u for u in every if any(within(v, u) and v != u for v in every)]
+    if one and holding:
+        units = (holding[which % len(holding)],)  # and none of those that lie in it
+    if few and 0 < len(units) < len(every):
+        some = msgspec.structs.replace(told, not_last=False, units=units)
+        apart = msgspec.structs.replace(d.case, micro_batches=some)
+        # The units of another plan may lie elsewhere.
+        if is_sound(apart):
+            d.case = apart
+            return
     if told != MicroBatches():
         d.put(micro_batches=told)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Activation, Dense, Linear, Node, Sequential, Switch
+from fsdpfuzz.case.modules.method import Method
 from fsdpfuzz.strategies.drawing import Drawing
 from fsdpfuzz.strategies.modules.growth import Growth
 
@@ -12,6 +13,8 @@ MAX_PATH_WIDTH = 6
 def draw(d: Drawing) -> None:
     """A model for the inputs; for the execution order one that switches paths.
 
+    Now and then (fsdp2) all of it can be called by a method, too.
+
     Shrinks towards one ``Linear(out=1, bias=False)``, behind an ``Embedding(1, 1)`` if it
     takes tokens.
     """
@@ -20,7 +23,8 @@ def draw(d: Drawing) -> None:
         return
     width = d.case.inputs.width_out()
     square = (width or d.width()) if d.chance(19) else None
-    d.put(model=Growth(d, square).grown(width))
+    model = Growth(d, square).grown(width)
+    d.put(model=Method(body=model) if d.chance(6) and not d.a.fsdp1 else model)
 
 
 def _switching(d: Drawing) -> Node:

@@ -7,6 +7,7 @@ from benchmarks.faults._edit import Edit, fault
 STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState."
 GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup."
 MODULE = "torch.distributed.fsdp._fully_shard._fully_shard:FSDPModule."
+METHODS = "torch.distributed.fsdp._fully_shard._fully_shard:"
 FUNCTIONS = "torch.distributed.fsdp._fully_shard._fsdp_state:"
 
 FAULTS = (
@@ -276,6 +277,40 @@ FAULTS = (
         ),
     ),
     fault(
+        "fsdp2_sync_of_all_units",
+        "set_requires_gradient_sync(recurse=False) puts off the reduction of nested units as well",
+        "no_sync",
+        "fsdp2",
+        Edit(
+            MODULE + "set_requires_gradient_sync",
+            "list(self_module.modules()) if recurse else [self_module]",
+            "list(self_module.modules())",
+        ),
+    ),
+    fault(
+        "fsdp2_all_reduce_hook_of_a_copy",
+        "what an all-reduce hook does to gradients is lost",
+        "reduction scale",
+        "fsdp2",
+        Edit(
+            "torch.distributed.fsdp._fully_shard._fsdp_collectives:foreach_reduce",
+            "all_reduce_hook(reduce_output)",
+            "all_reduce_hook(reduce_output.clone())",
+        ),
+    ),
+    fault(
+        "fsdp2_custom_reduce_scatter_gathers",
+        "a custom reduce-scatter is taken for an all-gather",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(
+            MODULE + "set_custom_reduce_scatter",
+            "fsdp_param_group._reduce_scatter_comm = comm",
+            "fsdp_param_group._all_gather_comm = comm",
+        ),
+        silent=False,
+    ),
+    fault(
         "fsdp2_sync_not_switched_on",
         "set_requires_gradient_sync(True) does nothing: after accumulation ranks never reduce",
         "no_sync",
@@ -311,6 +346,30 @@ FAULTS = (
             "None",
         ),
         needs="world size 4",
+    ),
+    fault(
+        "fsdp2_method_inputs_not_cast",
+        "under mixed precision a registered forward method gets its inputs as they are",
+        "mixed precision",
+        "fsdp2",
+        Edit(
+            METHODS + "register_fsdp_forward_method",
+            "args, kwargs = fsdp_state._pre_forward(self, args, kwargs)",
+            "fsdp_state._pre_forward(self, args, kwargs)",
+        ),
+        silent=False,
+    ),
+    fault(
+        "fsdp2_method_gathers_nothing",
+        "a registered forward method computes with sharded parameters",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(
+            METHODS + "register_fsdp_forward_method",
+            "args, kwargs = fsdp_state._pre_forward(self, args, kwargs)",
+            "pass",
+        ),
+        silent=False,
     ),
     fault(
         "fsdp2_streams_not_joined",

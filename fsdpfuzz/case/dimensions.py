@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fsdpfuzz.case.checkpoints import CheckpointsDimension
+from fsdpfuzz.case.communication import CommunicationDimension
 from fsdpfuzz.case.debug_level import DebugLevelDimension
 from fsdpfuzz.case.dimension import Dimension
 from fsdpfuzz.case.divide_factor import DivideFactorDimension
 from fsdpfuzz.case.finalization import FinalizationDimension
+from fsdpfuzz.case.forward_methods import ForwardMethodsDimension
 from fsdpfuzz.case.freezing import FreezingDimension
 from fsdpfuzz.case.hazards import HAZARDS
 from fsdpfuzz.case.inputs import InputsDimension
@@ -40,6 +42,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     ProgramDimension(),
     VariantsDimension(),
     MemTrackerDimension(),
+    ForwardMethodsDimension(),
     MeshDimension(),
     MicroBatchesDimension(),
     DivideFactorDimension(),
@@ -47,6 +50,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     LossDimension(),
     MaskedDimension(),
     ReduceScatterDimension(),
+    CommunicationDimension(),
     KeepUnshardedStorageDimension(),
     FinalizationDimension(),
     MetaInitDimension(),

@@ -120,18 +120,22 @@ def told(a: Anatomy, target: Value) -> Iterator[Statement]:
 
 def followed(a: Anatomy) -> Iterator[Statement]:
     """What makes the plain model's gradients those of FSDP, once they are averaged."""
-    factor, case = a.case.divide_factor, a.case
+    factor = a.case.divide_factor
     if factor is not None:
-        # What no unit manages FSDP neither reduces nor divides.
-        unmanaged = sorted(fqn for fqn, owner in a.owners.items() if owner is None)
-        parameters = call(".parameters", MODEL)
-        if unmanaged:
-            parameters = call("steps.names.others", Variable("named"), literal(unmanaged))
-        later = any(not all(now.trained.values()) for _, _, now in a.situations(0))
-        freezes = bool(case.frozen) or later
-        options: dict[str, Value] = {"freezes": True} if freezes else {}
         # The plain model's are divided by the number of ranks already, FSDP's by the factor
         # instead.
-        scale = case.world_size / factor.factor
-        scaled = call("steps.averaging.scaled", parameters, scale, **options)
-        yield Do(call=scaled, who="reference")
+        yield scaled(a, a.case.world_size / factor.factor)
+
+
+def scaled(a: Anatomy, scale: float) -> Do:
+    """Has each gradient of the plain model multiplied, as FSDP does with those that it reduces."""
+    # What no unit manages FSDP neither reduces nor divides.
+    unmanaged = sorted(fqn for fqn, owner in a.owners.items() if owner is None)
+    parameters = call(".parameters", MODEL)
+    if unmanaged:
+        parameters = call("steps.names.others", Variable("named"), literal(unmanaged))
+    later = any(not all(now.trained.values()) for _, _, now in a.situations(0))
+    freezes = bool(a.case.frozen) or later
+    options: dict[str, Value] = {"freezes": True} if freezes else {}
+    made = call("steps.averaging.scaled", parameters, scale, **options)
+    return Do(call=made, who="reference")

@@ -9,6 +9,7 @@ from functools import lru_cache
 from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.building import build_of, module_of
 from fsdpfuzz.case.checkpoints import names_are_prefixed
+from fsdpfuzz.case.communication import hooked
 from fsdpfuzz.case.divide_factor import followed
 from fsdpfuzz.case.finalization import finished
 from fsdpfuzz.case.lacking import may_lack_grads
@@ -277,6 +278,7 @@ class Lowering:
         if own is not None and loads:
             yield Do(call=call(own.function("load"), MODEL, call(".copy", weights)), who="fsdp")
         yield from followed(self.a)
+        yield from hooked(self.a)
         if most_pending(self._first.case) > 1:
             yield Do(call=Items("list", ()), into=(Variable("pending"),))
         tracked = "mem_tracker" in case.probes

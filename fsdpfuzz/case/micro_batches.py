@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from fsdpfuzz.case.base import Part, on
+from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
-from fsdpfuzz.case.recipe import MODEL, Value, call
+from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.recipe import MODEL, Inside, Items, Value, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _PLAINER = (
     ("keep_whole", "set_reshard_after_backward"),
     ("not_last", "set_is_last_backward"),
 )
+"""Flags, and what ablation calls them."""
 
 
 # Flags that stay on the units until they are told otherwise, unlike fsdp1's ``no_sync``, which is a
@@ -36,12 +38,15 @@ class MicroBatches(Part, frozen=True, kw_only=True):
     """``set_reshard_after_backward(False)``."""
     not_last: bool = False
     """``set_is_last_backward(False)``."""
+    units: tuple[ModulePath, ...] = ()
+    """FQNs of the units that are told, with ``recurse=False``; none for all of them."""
 
     def words(self) -> str:
         """``all-reduce deferred, kept whole``."""
         words = ["all-reduce deferred"] if self.all_reduce_only else []
         words += ["kept whole"] if self.keep_whole else []
         words += ["not the last"] if self.not_last else []
+        words += [f"only {', '.join(path or 'the root' for path in self.units)}"] * bool(self.units)
         return ", ".join(words)
 
 
@@ -69,6 +74,13 @@ class MicroBatchesDimension(Dimension):
             apis=("fsdp2",),
             excludes={"on": _SYNCHRONISED},
         ),
+        "deferring_units": Feature(
+            about="all, some: the units of which no_sync puts anything off (fsdp2 only)",
+            group="Training",
+            values=("all", "some"),
+            apis=("fsdp2",),
+            excludes={"some": {**_SYNCHRONISED, "units": ("1",), "not_last_backward": ("on",)}},
+        ),
         "not_last_backward": Feature(
             about="on when no_sync also says that its backward is not the last (fsdp2 only)",
             group="Training",
@@ -79,12 +91,13 @@ class MicroBatchesDimension(Dimension):
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """Each of the three."""
+        """Each of them."""
         if not a.fsdp1:
             told = a.case.micro_batches or MicroBatches()
             yield "deferred", "all_reduce" if told.all_reduce_only else "reduction"
             yield "kept_after_backward", on(told.keep_whole)
             yield "not_last_backward", on(told.not_last)
+            yield "deferring_units", "some" if told.units else "all"
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
         """Those that are asked for."""
@@ -105,6 +118,11 @@ class MicroBatchesDimension(Dimension):
             raise CaseError("no forward has sync=False", path=at)
         if told.all_reduce_only and case.mesh is None:
             raise CaseError("without a mesh there is no all-reduce", path=f"{at}.all_reduce_only")
+        for b in a.under_each_plan:
+            check_names(told.units, b.units, f"{at}.units", "unit")
+        # Units of one root share what it sets (``FSDPState._init_shared_state``).
+        if told.units and told.not_last:
+            raise CaseError("a backward is the last of all units or of none", path=f"{at}.not_last")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Nothing more than `no_sync`; one thing less."""
@@ -116,6 +134,13 @@ class MicroBatchesDimension(Dimension):
             if less != told:
                 left = None if less == MicroBatches() else less
                 yield Simpler(replace(case, micro_batches=left), words)
+        if told.units:
+            every = replace(told, units=())
+            left = None if every == MicroBatches() else every
+            yield Simpler(replace(case, micro_batches=left), "recurse=False")
+        for path in told.units if len(told.units) > 1 else ():
+            fewer = tuple(other for other in told.units if other != path)
+            yield Simpler(replace(case, micro_batches=replace(told, units=fewer)))
 
 
 def told(case: CaseSpec, *, rooted: bool) -> tuple[Value, Value]:
@@ -124,6 +149,12 @@ def told(case: CaseSpec, *, rooted: bool) -> tuple[Value, Value]:
     ``rooted`` says that the model itself is a unit.
     """
     name, options = "steps.fsdp2.gradient_sync.tell", {}
+    if case.micro_batches is not None and case.micro_batches.units:
+        some = (Inside("model", path) if path else MODEL for path in case.micro_batches.units)
+        flags = {k: v for k, v in msgspec.structs.asdict(case.micro_batches).items() if v is True}
+        units = Items("tuple", tuple(some))
+        name = "steps.fsdp2.micro_batches.tell_some"
+        return call(name, units, False, **flags), call(name, units, True, **flags)
     if rooted and case.micro_batches == MicroBatches(all_reduce_only=True):
         name = ".set_requires_all_reduce"
     elif case.micro_batches is not None:

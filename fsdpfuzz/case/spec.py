@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from fsdpfuzz.case.base import ParameterName, Part, Ranks, Seed
 from fsdpfuzz.case.checkpoints import Checkpoint
+from fsdpfuzz.case.communication import Communication
 from fsdpfuzz.case.debug_level import DebugLevel
 from fsdpfuzz.case.dimension import Api
 from fsdpfuzz.case.divide_factor import DivideFactor
@@ -60,6 +61,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """None for the number of ranks (fsdp2)."""
     reduce_scatter: ReduceScatter | None = None
     """How gradients are reduced (fsdp2); None for PyTorch's defaults."""
+    communication: Communication | None = None
+    """How units gather and reduce (fsdp2); None for PyTorch's own ways."""
     keep_unsharded_storage: bool = False
     """``set_keep_unsharded_storage`` (fsdp2)."""
     finalization: Finalization = "automatic"

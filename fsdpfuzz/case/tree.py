@@ -87,6 +87,7 @@ def _brought(inner: Brought, path: str, at: str, depth: int) -> Iterator[Place]:
         buffers=tuple(join(here, name) for name in inner.buffers),
         alone=inner.alone,
         returns_its_input=inner.returns_its_input,
+        by_method=inner.by_method,
     )
     if inner.child is not None:
         # The depth of nodes counts, not that of what they bring along.

@@ -112,10 +112,15 @@ def managed_bytes(a: Anatomy) -> int:
     return shard_bytes(a) - ITEM * sum(p.numel for p in a.managed.get(None, ()))
 
 
-def grad_bytes(a: Anatomy, rank: int) -> int:
-    """Bytes of gradients on ``rank`` when every trainable parameter has one, reduced."""
+def grad_bytes(a: Anatomy, rank: int, owners: Collection[str] | None = None) -> int:
+    """Bytes of gradients on ``rank`` when every trainable parameter has one, reduced.
+
+    Of these units where ``owners`` names any, else of all that there is.
+    """
     total, dims = 0, sharded_dims(a)
     for owner, parameters in a.managed.items():
+        if owners is not None and owner not in owners:
+            continue
         ranks = a.shards(owner)
         # Shards lie on neighbouring ranks, so the place in a replica is what is left of the rank.
         at = rank % ranks
@@ -225,20 +230,24 @@ def waiting_bytes(a: Anatomy, op: int, rank: int, *, own: bool = False) -> int |
 
     It adds up whole gradients in ``reduce_dtype``, without one in the dtype that a unit computes
     in, or with ``own`` in the parameters' own. None where it depends on more than the case which
-    gradients there are, and where they are reduced over the shards already.
+    gradients there are, and where they are reduced over the shards already. Only some units may
+    have theirs wait.
     """
     told = a.case.micro_batches
     if a.imported is not None and a.imported.wrapped:
         return None
     if a.fsdp1 or not _all_there(a) or (told is not None and told.all_reduce_only):
         return None
-    total = 0
-    for owner, parameters in a.at(op).managed.items():
+    now, total = a.at(op), 0
+    waits = now.units if told is None or not told.units else told.units
+    for owner, parameters in now.managed.items():
         if owner is None:
             return None
-        name = reduced_in(a.at(op).options[owner], own=own)
-        total += WIDTHS[name or "float32"] * sum(p.numel for p in parameters)
-    return total + (grad_bytes(a.at(op), rank) if _reduced_before(a, op) else 0)
+        if owner in waits:
+            name = reduced_in(now.options[owner], own=own)
+            total += WIDTHS[name or "float32"] * sum(p.numel for p in parameters)
+    reduced = now.units if _reduced_before(a, op) else set(now.units).difference(waits)
+    return total + grad_bytes(now, rank, reduced)
 
 
 def _all_there(a: Anatomy) -> bool:

@@ -366,7 +366,10 @@ def needs_averaging(a: Anatomy) -> bool:
         or any(op.changes_trained for op in case.program)
         # A module called by itself goes past DDP's forward, which prepares its reducer
         # (``DistributedDataParallel._pre_forward``, ``_post_forward``).
-        or any(isinstance(op, Forward) and (op.target or op.drop) for op in case.program)
+        or any(
+            isinstance(op, Forward) and (op.target or op.by_method or op.drop)
+            for op in case.program
+        )
         or bool(a.switches)
         # DDP averages what no unit manages, too; FSDP leaves that alone.
         or None in a.owners.values()

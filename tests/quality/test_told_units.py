@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+from fsdpfuzz.case import Backward, Forward, Op, Step, chain
+from fsdpfuzz.case.communication import Communication
 from fsdpfuzz.case.divide_factor import DivideFactor
 from fsdpfuzz.case.micro_batches import MicroBatches
+from tests.injected.by_hand import assert_scripted, judged
 from tests.injected.hunting import (
     LONGER,
     assert_shown_by_its_script,
@@ -35,6 +40,28 @@ def test_gradients_that_never_come(tmp_path: Path) -> None:
     assert found.finding.detail == "observed-missing"
     assert linears(case_of(found)) == 1
     assert_shown_by_its_script(found, lines=LONGER)
+
+
+def test_units_that_are_told_beside_the_one_that_is_named(tmp_path: Path) -> None:
+    injection = f"{INJECTIONS}:fsdp2_sync_of_all_units"
+    unreduced: tuple[Op, ...] = (Forward(sync=False), Backward())
+    plain = chain("fsdp2", (3, 4, 2), (0,), 2, (*unreduced, Forward(), Backward(), Step()))
+    told = msgspec.structs.replace(plain, micro_batches=MicroBatches(units=("",)))
+    (found,) = judged(told, injection).findings
+    assert found.key.startswith("waiting_gradients/leak/fsdp2")
+    assert_scripted(told, found, injection, tmp_path)
+    inner = msgspec.structs.replace(plain, micro_batches=MicroBatches(units=("0",)))
+    for sound, fault in ((told, None), (plain, injection), (inner, injection)):
+        assert judged(sound, fault).findings == ()
+
+
+def test_a_hook_whose_change_is_lost(tmp_path: Path) -> None:
+    injection = f"{INJECTIONS}:fsdp2_all_reduce_hook_of_a_copy"
+    found = found_by(hunt(injection, tmp_path, number=150, until=(KEY,)), KEY)
+    case = case_of(found)
+    assert linears(case) <= 2
+    assert case.communication == Communication(hooked=True)
+    assert_shown_by_its_script(found)
 
 
 def test_a_fault_of_a_divide_factor(tmp_path: Path) -> None:

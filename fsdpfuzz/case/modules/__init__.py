@@ -30,6 +30,7 @@ from fsdpfuzz.case.modules.keyed import BY_KEYWORD, Keyed
 from fsdpfuzz.case.modules.linear import Linear
 from fsdpfuzz.case.modules.lora import Lora
 from fsdpfuzz.case.modules.matrix import Matrix
+from fsdpfuzz.case.modules.method import Method
 from fsdpfuzz.case.modules.norm import Norm
 from fsdpfuzz.case.modules.outputs import SEVERAL, Outputs
 from fsdpfuzz.case.modules.positions import Positions
@@ -61,6 +62,7 @@ Node = (
     | Switch
     | Outputs
     | Keyed
+    | Method
 )
 
 Model = Node | Imported
@@ -121,6 +123,7 @@ __all__ = [
     "Linear",
     "Lora",
     "Matrix",
+    "Method",
     "Model",
     "Node",
     "NodeBase",

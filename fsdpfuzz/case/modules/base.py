@@ -66,6 +66,8 @@ class Place:
     """Whether FSDP supports a unit here, and torch a checkpoint: see `ImportedModule`."""
     returns_its_input: bool = False
     """Whether what it puts out is the very tensor that it was given."""
+    by_method: bool = False
+    """Whether it is called by another method than ``forward``, which it has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,9 @@ class Brought:
     """Names of the parameters that no forward reads, where some do."""
     buffers: tuple[str, ...] = ()
     alone: bool = True
-    """See `Place`, as for the next one."""
+    """See `Place`, as for the next ones."""
     returns_its_input: bool = False
+    by_method: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,8 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     """Whether `explain` says the width even of one that keeps it."""
     calls_all: ClassVar[bool] = False
     """Whether a forward calls each of its children, one after the other."""
+    encodes: ClassVar[bool] = False
+    """Whether it has a method ``encode``, which does what its forward does."""
     scratch: ClassVar[int] = 0
     """Bytes on a GPU that its kernels may allocate for themselves while they run."""
 

@@ -121,6 +121,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return ""
 
     @property
+    def calls_method(self) -> bool:
+        """Whether it calls another method of that module than ``forward``."""
+        return False
+
+    @property
     def looks_whole(self) -> bool:
         """Whether it gathers whole parameters, in their own dtype, to look at them."""
         return False

@@ -15,7 +15,18 @@ from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.paths import outermost, within
-from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Sum, Variable, With, call
+from fsdpfuzz.case.recipe import (
+    MODEL,
+    Call,
+    Do,
+    Inside,
+    Statement,
+    Sum,
+    Value,
+    Variable,
+    With,
+    call,
+)
 from fsdpfuzz.case.units.precision import left_to_the_root
 from fsdpfuzz.errors import CaseError
 
@@ -71,6 +82,8 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
     """Throws the loss away: gradients are recorded, but no backward follows."""
     target: ModulePath = ""
     """FQN of the module that is called instead of the root; its width is the inputs'."""
+    by_method: bool = False
+    """Calls ``encode`` of the target, not the target itself."""
     masked: Rank | None = None
     """The rank on which the loss is an exact zero."""
 
@@ -89,13 +102,18 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         """The target."""
         return self.target
 
+    @property
+    def calls_method(self) -> bool:
+        """Where that is asked for."""
+        return self.by_method
+
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """The target takes the inputs; forwards before one backward agree on ``sync``."""
         if self.target:
             check_names((self.target,), a.by_path, f"{at}.target", "module")
             if not a.by_path[self.target].callable_alone:
                 raise CaseError(
-                    f"{self.target!r} takes, or returns, more than one tensor",
+                    f"{self.target!r} takes, or returns, more than one tensor, or has no forward",
                     path=f"{at}.target",
                 )
             takes, given = a.by_path[self.target].width_in, a.width_in
@@ -124,7 +142,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             yield Do(call=call("torch.manual_seed", Sum(a.case.seed, index)))
         module = Inside("model", self.target) if self.target else MODEL
         run: list[Statement] = [
-            Do(call=lowering.called(module, x), into=(output,)),
+            Do(call=self._call(lowering, module, x), into=(output,)),
             Do(call=loss_of(a), into=(loss,)),
         ]
         if self.masked is not None:
@@ -138,10 +156,14 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         if most_pending(a.case) > 1 and self.waits:
             yield Do(call=call(".append", Variable("pending"), loss))
 
+    def _call(self, lowering: Lowering, module: Variable | Inside, x: Value) -> Call:
+        return call(".encode", module, x) if self.by_method else lowering.called(module, x)
+
     def words(self) -> str:
         """``forward of 0 no_sync``."""
         words = ["forward"]
         words += [f"of {self.target}"] if self.target else []
+        words += ["by encode"] if self.by_method else []
         words += [] if self.sync else ["no_sync"]
         words += [] if self.grad else ["no_grad"]
         words += ["dropped"] if self.drop else []
@@ -161,7 +183,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
-        """Synchronised; of the root."""
+        """Synchronised; of the root; by ``forward``."""
         program = case.program
         replace = msgspec.structs.replace
         if any(isinstance(op, Forward) and not op.sync for op in program):
@@ -171,6 +193,10 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             root = [replace(op, target="") if isinstance(op, Forward) else op for op in program]
             words = "a forward of another module than the root"
             yield Simpler(replace(case, program=tuple(root)), words)
+        if any(op.calls_method for op in program):
+            plain = [replace(op, by_method=False) if op.calls_method else op for op in program]
+            words = "register_fsdp_forward_method"
+            yield Simpler(replace(case, program=tuple(plain)), words)
 
 
 def calls_below_the_root(program: Iterable[object]) -> bool:

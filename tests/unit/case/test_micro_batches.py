@@ -23,9 +23,9 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.micro_batches import MicroBatches, MicroBatchesDimension
-from fsdpfuzz.case.recipe import MODEL, Do, Unsynchronised, Value, call, walk
+from fsdpfuzz.case.recipe import MODEL, Do, Items, Unsynchronised, Value, call, walk
 from fsdpfuzz.errors import CaseError
-from fsdpfuzz.expect import may_stay_whole
+from fsdpfuzz.expect import may_stay_whole, waiting_bytes
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 LAYERS = Sequential(children=(Linear(out=3), Linear(out=2)))
@@ -68,8 +68,17 @@ def test_each_of_them_is_sound_and_seen(
         (accumulated(ALL, program=(Forward(), Backward())), ""),
         (accumulated(MicroBatches()), ""),
         (accumulated(MicroBatches(all_reduce_only=True), mesh=None), ".all_reduce_only"),
+        (accumulated(MicroBatches(units=("1",))), ".units[0]"),
+        (accumulated(MicroBatches(units=("0",), not_last=True)), ".not_last"),
     ],
-    ids=["fsdp1", "nothing is left for later", "nothing is told", "no replicas"],
+    ids=[
+        "fsdp1",
+        "nothing is left for later",
+        "nothing is told",
+        "no replicas",
+        "no unit",
+        "the last of some units",
+    ],
 )
 def test_what_it_does_not_go_with_is_named(wrong: CaseSpec, at: str) -> None:
     with pytest.raises(CaseError) as caught:
@@ -145,3 +154,28 @@ def test_units_beside_each_other_are_told_each() -> None:
     found = told_in(accumulated(told, fsdp2("0", "1")))
     tell = "steps.fsdp2.micro_batches.tell"
     assert found == [call(tell, MODEL, v, all_reduce_only=True) for v in (False, True)]
+
+
+def test_some_units_are_told_without_those_inside_them() -> None:
+    root = MicroBatches(units=("",), keep_whole=True)
+    case = accumulated(root, mesh=None)
+    check(case)
+    assert features(case)["deferring_units"] == "some"
+    assert features(accumulated(ALL))["deferring_units"] == "all"
+    tell, units = "steps.fsdp2.micro_batches.tell_some", Items("tuple", (MODEL,))
+    assert told_in(case) == [call(tell, units, v, keep_whole=True) for v in (False, True)]
+    assert root.words() == "kept whole, only the root"
+    found = list(MicroBatchesDimension().simpler(case))
+    assert [(s.case.micro_batches, s.words) for s in found] == [
+        (MicroBatches(units=("",)), "set_reshard_after_backward"),
+        (MicroBatches(keep_whole=True), "recurse=False"),
+    ]
+    # Two inputs, a layer 3 wide, two outputs, float32: of the root's the whole gradient waits.
+    inner = msgspec.structs.replace(case, micro_batches=MicroBatches(units=("0",)))
+    owned = anatomy(case).owned
+    sizes = {path: sum(p.numel for p in owned[path]) for path in ("", "0")}
+    for deferring, other in (("", "0"), ("0", "")):
+        given = case if deferring == "" else inner
+        shards = sum(waiting_bytes(anatomy(given), 1, rank) or 0 for rank in range(2))
+        # Each rank holds all of what waits, and between them they hold the rest once.
+        assert shards == 4 * (2 * sizes[deferring] + sizes[other])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fsdpfuzz.case import NEWER, CaseSpec, is_sound
+from fsdpfuzz.case.communication import Communication
 from fsdpfuzz.case.divide_factor import DivideFactor
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.strategies import FOCUSES, cases
@@ -23,6 +24,33 @@ def test_all_that_micro_batches_leave_for_later_is_drawn() -> None:
         assert sum(getattr(case.micro_batches, name) for case in found) >= 10, name
     shapes = {features_of(case)["mesh"] for case in found if case.micro_batches.all_reduce_only}  # type: ignore[union-attr]
     assert shapes == {"one shard", "one replica", "both"}
+
+
+def test_some_units_are_told_and_others_are_not() -> None:
+    found = [told for case in everything() if (told := case.micro_batches) and told.units]
+    assert len(found) >= 20
+    assert {told.all_reduce_only for told in found} == {True, False}
+
+    def some(case: CaseSpec) -> bool:
+        return case.micro_batches is not None and bool(case.micro_batches.units)
+
+    shrinks_to(
+        lambda case: case.micro_batches == MicroBatches(units=("",)) and len(case.plan.units) == 2,
+        cases(apis=("fsdp2",)),
+        some,
+    )
+
+
+def test_each_way_to_communicate_is_drawn() -> None:
+    found = [told for case in everything() if (told := case.communication)]
+    assert 0.01 < len(found) / len(everything()) < 0.08
+    for name in ("own", "allocated", "hooked"):
+        assert sum(getattr(told, name) for told in found) >= 20, name
+    shrinks_to(
+        lambda case: case.communication == Communication(own=True) and len(case.program) <= 3,
+        cases(apis=("fsdp2",), offers=tuple(NEWER)),
+        lambda case: case.communication and case.communication.own,
+    )
 
 
 def test_every_factor_is_drawn_with_sums_and_without() -> None:
