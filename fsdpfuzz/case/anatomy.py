@@ -269,7 +269,15 @@ class Anatomy:
             for place in self.places
         }
         walk = Walk(tuple(self.by_path), now.active, own.__getitem__)
-        steps = walk.called(place.node, op.target, self.case.inputs.needs_grad(), grad=op.grad)
+        x = self.case.inputs.needs_grad()
+        if place.node is not None:
+            steps = walk.visit(place.node, op.target, x, grad=op.grad)
+        else:
+            below = (
+                (p.path, p.node) for p in self.places if p.path.rpartition(".")[0] == op.target
+            )
+            held = [(path, node) for path, node in below if node is not None]
+            steps = walk.brought(op.target, held, x, grad=op.grad)
         # Bounded here: repeats inside of repeats multiply, and a file of a few lines can nest them.
         for _ in range(MAX_CALLS):
             step = next(steps, None)

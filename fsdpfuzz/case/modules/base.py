@@ -136,11 +136,14 @@ class Walk:
         yield Called(path, grad, x, asked)
         return (yield from node.visit(self, path, x, grad))
 
-    def called(self, node: Model | None, path: str, x: bool, *, grad: bool) -> Visit:
-        """A call by the program of the module at ``path``, which may have no node of its own."""
-        if node is None:
-            return (yield from self.plain("", [path], x, grad=grad))
-        return (yield from self.visit(node, path, x, grad=grad))
+    def brought(
+        self, path: str, held: Iterable[tuple[str, Model]], x: bool, *, grad: bool
+    ) -> Visit:
+        """A call by the program of a module without a node of its own, which may hold some."""
+        x = yield from self.plain("", [path], x, grad=grad)
+        for inner, node in held:
+            x = yield from self.visit(node, inner, x, grad=grad)
+        return x
 
     def plain(
         self, path: str, names: Iterable[str], x: bool, *, grad: bool, ours: bool = True

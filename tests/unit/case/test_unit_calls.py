@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from fsdpfuzz.case import Backward, Flip, Forward, Linear, Op, Switch, anatomy, unit_features
+from fsdpfuzz.case import (
+    Backward,
+    Flip,
+    Forward,
+    Linear,
+    Op,
+    Sequential,
+    Switch,
+    anatomy,
+    unit_features,
+)
 from fsdpfuzz.case.hazards.unit_calls import late_units
+from fsdpfuzz.case.modules import Keyed
 from tests.unit.case.test_units import fsdp2, make
 
 MODEL = Switch(children=(Linear(out=4), Linear(out=4)))
@@ -31,3 +42,14 @@ def test_a_unit_that_was_not_called_by_then(program: tuple[Op, ...], late: set[s
     assert late_units(a) == late
     assert unit_features(a, "branches.1")["late"] == ("on" if late else "off")
     assert unit_features(a, "branches.0")["late"] == "off"
+
+
+def test_what_lies_in_a_module_that_is_brought_along_is_called_with_it() -> None:
+    """The program may call the inner module of a `Keyed` by itself."""
+    keyed = Keyed(body=Sequential(children=(Linear(out=4), Linear(out=4))))
+    forward = Forward(grad=False, target="inner")
+    a = anatomy(make(fsdp2("", "inner"), model=keyed, program=(forward,)))
+    ((_, op, now),) = a.situations(0)
+    assert isinstance(op, Forward)
+    called = [call.path for call in a.calls(op, now)]
+    assert called == ["inner", "inner.body", "inner.body.0", "inner.body.1"]
