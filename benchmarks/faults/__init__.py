@@ -13,6 +13,7 @@ from benchmarks.faults import (
     fsdp1_runtime,
     fsdp2_parameters,
     fsdp2_runtime,
+    programs,
     reduction,
     saving,
 )
@@ -26,6 +27,7 @@ for _module in (
     fsdp2_parameters,
     reduction,
     saving,
+    programs,
     around,
 ):
     for _fault in _module.FAULTS:

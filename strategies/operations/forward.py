@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from fsdpfuzz.case import Backward, Forward, Op, stands_alone
 from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
@@ -45,7 +47,10 @@ def _accumulated(program: Program) -> None:
 
 
 def _alone(program: Program) -> None:
-    """As an evaluation does: of the root, or of a unit below it once the root has run."""
+    """As an evaluation does: of the root, or of a unit below it once the root has run.
+
+    Shrinks towards none, then towards one under ``no_grad``.
+    """
     d = program.d
     low = any(computed_in(unit) for unit in d.case.plan.units)
     lower = low and d.a.fsdp1
@@ -66,7 +71,12 @@ def _alone(program: Program) -> None:
         # (``FSDPState._lazy_init`` of fsdp2, ``_lazy_init`` in fsdp/_runtime_utils.py).
         if i and not dropped and d.chance(30):
             lone = Forward(grad=False, target=_target(program))
-        gap += [lone] * d.between(1, 2)
+        # One choice for both. Rarely in the first gap, where FSDP makes its memory: inference mode
+        # leaves that unusable for good, which is known.
+        form = d.between(0, 31)
+        if not dropped and form >= (16 if i else 30):
+            lone = msgspec.structs.replace(lone, inference=True)
+        gap += [lone] * (1 + form % 2)
 
 
 def checks_order(program: Program) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fsdpfuzz.case.dimension import Dimension
 from fsdpfuzz.case.hazards.few_elements import FewElementsDimension, single_element_units
 from fsdpfuzz.case.hazards.freed import FreedDimension
+from fsdpfuzz.case.hazards.inference import InferenceDimension
 from fsdpfuzz.case.hazards.lost_state import LostStateDimension
 from fsdpfuzz.case.hazards.no_gradient import (
     NoGradientDimension,
@@ -22,6 +23,7 @@ from fsdpfuzz.case.hazards.unit_calls import UnitCallsDimension, called_units, i
 HAZARDS: tuple[Dimension, ...] = (
     FewElementsDimension(),
     FreedDimension(),
+    InferenceDimension(),
     NoGradientDimension(),
     UnitCallsDimension(),
     LostStateDimension(),

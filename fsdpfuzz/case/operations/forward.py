@@ -54,7 +54,8 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             values=ON,
         ),
         "lone_forward": Feature(
-            about="no, no_grad, dropped (gradients are recorded, but no backward follows), several",
+            about="no, no_grad (or inference_mode), dropped (gradients are recorded, but no "
+            "backward follows), several",
             group="Training",
             values=("no", "no_grad", "dropped", "several"),
         ),
@@ -68,6 +69,16 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             values=("1", "2+"),
             excludes={"1": {"pending": ("2+",)}},
         ),
+        "inference_mode": Feature(
+            about="no, later, first (before any other forward of a unit): when a forward is under "
+            "torch.inference_mode",
+            group="Training",
+            values=("no", "later", "first"),
+            excludes={
+                value: {"lone_forward": ("no", "dropped"), "mem_tracker": ("on",)}
+                for value in ("later", "first")
+            },
+        ),
     }
     program_words: ClassVar[Mapping[str, Word]] = {
         "eval": Word(
@@ -78,6 +89,8 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
 
     sync: bool = True
     grad: bool = True
+    inference: bool = False
+    """Without ``grad`` under ``torch.inference_mode`` in place of ``torch.no_grad``."""
     drop: bool = False
     """Throws the loss away: gradients are recorded, but no backward follows."""
     target: ModulePath = ""
@@ -122,6 +135,8 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
                     f"{self.target!r} takes width {takes}, the inputs have {given}",
                     path=f"{at}.target",
                 )
+        if self.inference and self.grad:
+            raise CaseError("inference_mode records no gradients", path=f"{at}.inference")
         if self.waits:
             progress.pending.append(self.sync)
             # FSDP looks in backward whether to reduce (``_post_backward_hook`` in
@@ -151,7 +166,8 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         if self.grad:
             yield from run
         else:
-            yield With(context=call("torch.no_grad"), body=tuple(run))
+            mode = "torch.inference_mode" if self.inference else "torch.no_grad"
+            yield With(context=call(mode), body=tuple(run))
         yield from lowering.after_forward(self)
         if most_pending(a.case) > 1 and self.waits:
             yield Do(call=call(".append", Variable("pending"), loss))
@@ -165,7 +181,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         words += [f"of {self.target}"] if self.target else []
         words += ["by encode"] if self.by_method else []
         words += [] if self.sync else ["no_sync"]
-        words += [] if self.grad else ["no_grad"]
+        words += [] if self.grad else ["inference_mode" if self.inference else "no_grad"]
         words += ["dropped"] if self.drop else []
         words += [] if self.masked is None else [f"masked on rank {self.masked}"]
         return " ".join(words)
@@ -180,15 +196,22 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         yield "lone_forward", "several" if len(lone) > 1 else next(iter(lone), "no")
         yield "pending", "2+" if most_pending(a.case) > 1 else "1"
         yield "recorded", "2+" if most_recorded(a.case) > 1 else "1"
+        under = "first" if begun_in_inference(a) else "later"
+        yield "inference_mode", under if any(op.inference for op in forwards) else "no"
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
-        """Synchronised; of the root; by ``forward``."""
+        """Synchronised; under ``no_grad``; of the root; by ``forward``."""
         program = case.program
         replace = msgspec.structs.replace
         if any(isinstance(op, Forward) and not op.sync for op in program):
             synced = [replace(op, sync=True) if isinstance(op, Forward) else op for op in program]
             yield Simpler(replace(case, program=tuple(synced)), "no_sync")
+        if any(isinstance(op, Forward) and op.inference for op in program):
+            usual = [
+                replace(op, inference=False) if isinstance(op, Forward) else op for op in program
+            ]
+            yield Simpler(replace(case, program=tuple(usual)), "torch.inference_mode")
         if calls_below_the_root(program):
             root = [replace(op, target="") if isinstance(op, Forward) else op for op in program]
             words = "a forward of another module than the root"
@@ -310,6 +333,35 @@ def reduced_again(a: Anatomy) -> frozenset[str]:
             trained = {p.fqn for p in a.distinct if now.trained[p.fqn]}
             found |= {owner for n in reduced & trained if (owner := a.at(i).owners[n]) is not None}
             reduced |= trained if sync else set()
+    return frozenset(found)
+
+
+# What comes to be under inference mode takes part in no autograd graph, and nobody may write into
+# it outside of that mode. fsdp1 makes the memory of all units of a root when that is called first
+# (``_lazy_init`` in fsdp/_runtime_utils.py, ``FlatParamHandle.init_flat_param_attributes`` in
+# fsdp/_flat_param.py), fsdp2 that of a unit when it is gathered first
+# (``FSDPParam.init_all_gather_outputs`` in fsdp/_fully_shard/_fsdp_param.py).
+@lru_cache(maxsize=64)
+def begun_in_inference(a: Anatomy) -> frozenset[str]:
+    """Units that FSDP makes ready in a forward under ``torch.inference_mode``."""
+    found: set[str] = set()
+    under = any(isinstance(op, Forward) and op.inference for op in a.case.program)
+    for rank in a.telling_ranks if under else ():
+        ready: set[str] = set()
+        for i, op, now in a.situations(rank):
+            b = a.at(i)
+            if op.renews:
+                ready.clear()
+            if isinstance(op, Forward):
+                called = {b.unit_at[c.path] for c in b.calls(op, now) if c.path in b.unit_at}
+                if b.fsdp1:
+                    roots = [root for root in b.roots if root in called]
+                    called = {u for u in b.units if any(within(u, root) for root in roots)}
+                found |= called - ready if op.inference else set()
+                ready |= called
+            elif op.looks_whole and (b.fsdp1 or not op.wraps):
+                # ``summon_full_params``, and ``unshard`` by hand; fsdp2 saves a state without it.
+                ready |= set(b.units)
     return frozenset(found)
 
 

@@ -1,0 +1,110 @@
+"""A forward under ``torch.inference_mode``, and what FSDP makes in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Forward,
+    Linear,
+    Plan,
+    Precision,
+    Rebuild,
+    Sequential,
+    Step,
+    anatomy,
+    check,
+    features,
+    lower,
+    unit_features,
+)
+from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.operations import FullParams, Op, StateDict, Unshard
+from fsdpfuzz.case.recipe import With, call, walk
+from fsdpfuzz.errors import CaseError
+from fsdpfuzz.reduce import simpler
+from tests.unit.case.test_units import fsdp1, fsdp2, make
+
+MODEL = Sequential(children=(Linear(out=4), Linear(out=4)))
+UNDER = Forward(grad=False, inference=True)
+TRAIN: tuple[Op, ...] = (Forward(), Backward(), Step())
+FIRST: tuple[Op, ...] = (UNDER, *TRAIN)
+LATER: tuple[Op, ...] = (*TRAIN, UNDER, *TRAIN)
+
+
+def case(plan: Plan, *program: Op, mesh: Mesh | None = None) -> CaseSpec:
+    return make(plan, model=MODEL, program=program, mesh=mesh)
+
+
+def memory(given: CaseSpec) -> dict[str, str]:
+    a = anatomy(given)
+    return {path: unit_features(a, path)["inference_memory"] for path in a.units}
+
+
+def test_the_mode_is_entered_and_no_gradient_is_recorded() -> None:
+    given = case(fsdp2(""), *LATER)
+    check(given)
+    recipe = lower(anatomy(given))
+    contexts = [s.context for s in walk(recipe.main) if isinstance(s, With)]
+    assert contexts == [call("torch.inference_mode")]
+    assert UNDER.words() == "forward inference_mode"
+    with pytest.raises(CaseError, match="records no gradients"):
+        check(case(fsdp2(""), Forward(inference=True), Backward()))
+
+
+def test_no_grad_is_plainer() -> None:
+    plainer = [n.case for n in simpler(case(fsdp2(""), *LATER)) if "inference" in n.words]
+    assert plainer == [case(fsdp2(""), *TRAIN, Forward(grad=False), *TRAIN)]
+
+
+@pytest.mark.parametrize("plan", [fsdp1("", "0"), fsdp2("", "0")])
+@pytest.mark.parametrize(
+    ("program", "when"),
+    [
+        (FIRST, "first"),
+        (LATER, "later"),
+        ((Forward(grad=False), *FIRST), "later"),
+        ((FullParams(), *FIRST), "later"),
+        (TRAIN, "no"),
+    ],
+    ids=["first", "later", "after another", "after a look", "never"],
+)
+def test_what_is_ready_before_stays_so(plan: Plan, program: tuple[Op, ...], when: str) -> None:
+    given = case(plan, *program)
+    check(given)
+    assert features(given)["inference_mode"] == when
+    assert set(memory(given).values()) == {"on" if when == "first" else "off"}
+
+
+def test_a_new_model_begins_anew() -> None:
+    for plan in (fsdp1(""), fsdp2("")):
+        given = case(plan, *TRAIN, Rebuild(plan=plan), UNDER)
+        assert features(given)["inference_mode"] == "first"
+
+
+def test_only_fsdp1_saves_a_state_by_making_its_units_ready() -> None:
+    assert memory(case(fsdp1(""), StateDict(), *FIRST)) == {"": "off"}
+    assert memory(case(fsdp2(""), StateDict(), *FIRST)) == {"": "on"}
+    assert memory(case(fsdp2("", "0"), Unshard(unit="0"), *TRAIN, UNDER)) == {"": "off", "0": "off"}
+
+
+def test_a_unit_that_is_not_called_is_fsdp1s_alone() -> None:
+    below = Forward(grad=False, inference=True, target="0")
+    assert memory(case(fsdp1("0", "1"), below)) == {"0": "on", "1": "off"}
+    assert memory(case(fsdp1("", "0"), below)) == {"": "off", "0": "off"}
+    assert memory(case(fsdp2("", "0"), below)) == {"": "off", "0": "on"}
+
+
+def test_what_fsdp1_neither_gathers_nor_casts_has_no_memory() -> None:
+    whole = case(fsdp1("", sharding="NO_SHARD"), *FIRST)
+    assert (memory(whole), features(whole)["inference_mode"]) == ({"": "off"}, "first")
+    lower_one = Precision(param="bfloat16")
+    cast = case(fsdp1("", sharding="NO_SHARD", precision=lower_one), *FIRST)
+    assert memory(cast) == {"": "on"}
+
+
+def test_one_shard_is_apart_with_fsdp2() -> None:
+    given = case(fsdp2(""), *FIRST, mesh=Mesh(replicate=2, shard=1))
+    assert memory(given) == {"": "one shard"}
