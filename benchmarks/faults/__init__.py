@@ -13,6 +13,7 @@ from benchmarks.faults import (
     fsdp1_runtime,
     fsdp2_parameters,
     fsdp2_runtime,
+    models,
     reduction,
     saving,
 )
@@ -27,6 +28,7 @@ for _module in (
     reduction,
     saving,
     around,
+    models,
 ):
     for _fault in _module.FAULTS:
         if _fault.id in FAULTS:
