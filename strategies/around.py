@@ -60,7 +60,7 @@ def _frozen(d: Drawing) -> None:
 def _checkpoint(d: Drawing) -> None:
     """One, not reentrant, that leaves the module what it is: ``shard`` may look for its class."""
     own = d.a.imported
-    counted = own.changed_buffers() if own is not None else ()
+    counted = d.a.changed_buffers
     again = own.recomputable if own is not None else frozenset()
     paths = [
         place.path

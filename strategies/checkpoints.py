@@ -15,7 +15,7 @@ from fsdpfuzz.case import (
     reentrant_scopes,
     within,
 )
-from fsdpfuzz.case.checkpoints import lacks_keywords
+from fsdpfuzz.case.checkpoints import evaluates, lacks_keywords
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -66,7 +66,7 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
         if p.alone and (not reentrant or (p.width_in != TOKENS and p.kind != SEVERAL))
     ]
     # A recomputation counts a second time, and what is counted may decide what comes out.
-    counted = a.imported.changed_buffers() if a.imported is not None else ()
+    counted = a.changed_buffers if own else a.running_buffers if evaluates(a) else ()
     paths = [path for path in paths if not any(within(name, path) for name in counted)]
     paths = [path for path in paths if not a.by_path[path].by_method]
     if a.imported is not None:
@@ -138,6 +138,7 @@ def _calm(d: Drawing, placed: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
 
 
 def _found_again(d: Drawing, path: str) -> bool:
-    """Whether classes would find the root once more, inside of what is around it."""
+    """Whether a class would find the module once more, inside of what is around it."""
     plan = d.case.plan
-    return not path and isinstance(plan, Fsdp1Plan) and d.a.places[0].kind in plan.classes
+    root = not path and isinstance(plan, Fsdp1Plan) and d.a.places[0].kind in plan.classes
+    return root or path in d.a.kept_out

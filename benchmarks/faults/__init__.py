@@ -13,6 +13,7 @@ from benchmarks.faults import (
     fsdp1_runtime,
     fsdp2_parameters,
     fsdp2_runtime,
+    models,
     programs,
     reduction,
     saving,
@@ -29,6 +30,7 @@ for _module in (
     saving,
     programs,
     around,
+    models,
 ):
     for _fault in _module.FAULTS:
         if _fault.id in FAULTS:

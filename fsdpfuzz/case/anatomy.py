@@ -13,8 +13,18 @@ from fsdpfuzz.case.operations import Forward, Op
 from fsdpfuzz.case.paths import innermost, join, outermost, within
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.tree import places_of
+from fsdpfuzz.case.units.precision import in_full, kept_out
 from fsdpfuzz.case.units.sharding import shards
-from fsdpfuzz.case.wrap import Fsdp1Plan, Fsdp1Unit, Fsdp2Unit, Plan, Unit, unit_of, unit_paths
+from fsdpfuzz.case.wrap import (
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Unit,
+    Plan,
+    Unit,
+    root_of,
+    unit_of,
+    unit_paths,
+)
 
 
 class Anatomy:
@@ -75,6 +85,26 @@ class Anatomy:
         return {tie.target: tie.source for tie in self.case.ties}
 
     @cached_property
+    def changed_buffers(self) -> frozenset[str]:
+        """FQNs of the buffers that a forward changes."""
+        return frozenset(
+            join(place.path, name)
+            for place in self.places
+            if place.node is not None
+            for name in place.node.changed_buffers()
+        )
+
+    @cached_property
+    def running_buffers(self) -> frozenset[str]:
+        """FQNs of those among them that a forward reads in eval mode."""
+        return frozenset(
+            join(place.path, name)
+            for place in self.places
+            if place.node is not None
+            for name in place.node.running_buffers()
+        )
+
+    @cached_property
     def distinct(self) -> tuple[Parameter, ...]:
         """The parameters, each tied one once, by the name of the tie's source."""
         return tuple(p for p in self.parameters if p.fqn not in self.source)
@@ -107,7 +137,16 @@ class Anatomy:
     @cached_property
     def options(self) -> Mapping[str, Unit]:
         """The options that hold for each unit."""
-        return {path: unit_of(self.plan, path) for path in self.units}
+        told = {path: unit_of(self.plan, path) for path in self.units}
+        return told | {path: in_full(told[path]) for path in self.kept_out}
+
+    @cached_property
+    def kept_out(self) -> frozenset[str]:
+        """The units that fsdp1 keeps out of the mixed precision that its root asks for."""
+        if not isinstance(self.plan, Fsdp1Plan) or self.plan.wrap == "nested":
+            return frozenset()
+        kinds = kept_out(root_of(self.plan))
+        return frozenset(path for path in self.units if self.by_path[path].kind in kinds)
 
     @cached_property
     def fsdp1_options(self) -> Mapping[str, Fsdp1Unit]:

@@ -117,6 +117,17 @@ def recomputed(a: Anatomy) -> list[str]:
     return [c.path for c in a.case.checkpoints if c.recomputes]
 
 
+def recomputed_running(a: Anatomy) -> list[str]:
+    """Running statistics, as those of batch norms, in what is recomputed."""
+    paths = recomputed(a)
+    return sorted(name for name in a.running_buffers if any(within(name, path) for path in paths))
+
+
+def evaluates(a: Anatomy) -> bool:
+    """Whether the model runs in eval mode."""
+    return any(op.runs_model and not now.training for _, op, now in a.situations(0))
+
+
 def recomputed_around(a: Anatomy, path: str) -> list[Checkpoint]:
     """Those whose recomputation calls the unit at ``path`` once more, with its hooks."""
     return [
@@ -162,9 +173,7 @@ def reference_recomputes(a: Anatomy) -> bool:
     gradient unless an input requires one. Elsewhere it does not, so that what checkpointing does
     wrong by itself shows.
     """
-    return bool(cut_gradients(a, plain=True)) or any(
-        place.node is not None and place.node.changed_buffers() for place in a.places
-    )
+    return bool(cut_gradients(a, plain=True)) or bool(a.changed_buffers)
 
 
 def _offloaded(a: Anatomy, unit: str) -> str:
@@ -282,6 +291,10 @@ class CheckpointsDimension(Dimension):
     def check(self, a: Anatomy) -> None:
         """Each is at a module of the model, one at each."""
         check_checkpoints(a, a.case.checkpoints, "$.checkpoints")
+        if (name := next(iter(recomputed_running(a)), None)) is not None and evaluates(a):
+            # Of a model of somebody's own it is not known which are read.
+            text = f"eval mode reads {name!r}, which a recomputation may have changed or not"
+            raise CaseError(text, path="$.checkpoints")
         # torch/utils/checkpoint.py:check_backward_validity warns of it, and goes on without
         # gradients.
         cut = cut_gradients(a, plain=True)
@@ -325,6 +338,9 @@ def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) ->
     for i, checkpoint in enumerate(checkpoints):
         if checkpoint.reentrant and checkpoint.kind in ("offload", "composable"):
             raise CaseError(f"kind={checkpoint.kind!r} has no reentrant form", path=f"{at}[{i}]")
+        if checkpoint.path in a.kept_out and checkpoint.wraps and checkpoint.side == "inside":
+            text = "fsdp1 gives a batch norm a unit inside of its wrapper: side 'around'"
+            raise CaseError(text, path=f"{at}[{i}].side")
         if checkpoint.reentrant and a.by_path[checkpoint.path].kind == SEVERAL:
             # torch.utils.checkpoint says so: it looks for tensors in no nested structure.
             text = "reentrant recomputation gives gradients to no tensors in a dict"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
-from fsdpfuzz.case.modules import Branches, Buffered, Keyed, Norm, Outputs, Repeat
+from fsdpfuzz.case.modules import BATCH_NORM, Branches, Keyed, Norm, Outputs, Repeat
 from fsdpfuzz.case.tree import MAX_NODES
 from fsdpfuzz.errors import CaseError
 
@@ -62,9 +62,9 @@ class StructureDimension(Dimension):
             values=ON,
         ),
         "buffers": Feature(
-            about="no, persistent, non-persistent, updating",
+            about="no, persistent, non-persistent, updating, running (statistics of a batch norm)",
             group="Parameters",
-            values=("no", "persistent", "non-persistent", "updating"),
+            values=("no", "persistent", "non-persistent", "updating", "running"),
         ),
         "merge": Feature(
             about="no, concat, sum, stack, several",
@@ -78,7 +78,13 @@ class StructureDimension(Dimension):
             excludes={"on": {"merge": ("no",)}},
         ),
         "norm": Feature(
-            about="no, layer, rms, several", group="Model", values=("no", "layer", "rms", "several")
+            about="no, layer, rms, batch, several",
+            group="Model",
+            values=("no", "layer", "rms", "batch", "several"),
+            excludes={
+                "batch": {"buffers": ("no", "persistent", "non-persistent", "updating")},
+                **{one: {"buffers": ("running",)} for one in ("no", "layer", "rms")},
+            },
         ),
         "embedding": Feature(about="on when the model embeds tokens", group="Model", values=ON),
         "lora": Feature(about="on when there is an adapter", group="Model", values=ON),
@@ -129,7 +135,8 @@ class StructureDimension(Dimension):
         branches = [node for node in nodes if isinstance(node, Branches)]
         yield "merge", one((node.merge for node in branches), several="several")
         yield "side_input", on(any(node.side for node in branches))
-        norms = (node.variant for node in nodes if isinstance(node, Norm))
+        norms: list[str] = [node.variant for node in nodes if isinstance(node, Norm)]
+        norms += ["batch"] * (BATCH_NORM in a.kinds)
         yield "norm", one(norms, several="several")
         forms = [node.form for node in nodes if isinstance(node, Outputs)]
         if own is not None and any(module.returns_dataclass for module in own.modules):
@@ -177,12 +184,11 @@ class StructureDimension(Dimension):
 
 
 def _buffers(a: Anatomy) -> str:
-    held = [place.node for place in a.places if place.buffers]
-    if not held:
+    if not any(place.buffers for place in a.places):
         return "no"
-    if a.imported is not None:
-        return "updating" if a.imported.changed_buffers() else "persistent"
-    plain = [node for node in held if isinstance(node, Buffered)]
-    if any(node.updates for node in plain):
+    if a.running_buffers:
+        return "running"
+    if a.changed_buffers:
         return "updating"
-    return "non-persistent" if any(not node.persistent for node in plain) else "persistent"
+    unsaved = any(place.node is not None and place.node.unsaved_buffers() for place in a.places)
+    return "non-persistent" if unsaved else "persistent"

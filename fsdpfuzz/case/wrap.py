@@ -15,6 +15,7 @@ from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.tree import places_of
 from fsdpfuzz.case.units import HYBRID, OPTIONS, Placement, Precision, Sharding
+from fsdpfuzz.case.units.precision import kept_out
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -141,21 +142,25 @@ Unit = Fsdp1Unit | Fsdp2Unit
 def unit_paths(plan: Plan, places: Sequence[Place]) -> tuple[str, ...]:
     """FQNs of the units of a plan, parents first.
 
-    The node kinds of ``module_classes`` are resolved to the places of those kinds.
+    The node kinds of ``module_classes`` are resolved to the places of those kinds. A policy also
+    makes units of what it keeps out of mixed precision.
     """
     chosen = {unit.path for unit in plan.units}
-    if isinstance(plan, Fsdp1Plan) and plan.wrap == "module_classes":
-        passed = plan.units[0].ignored
-        chosen.update(
-            place.path
-            for place in places
-            if place.kind in plan.classes and not any(within(place.path, p) for p in passed)
-        )
+    if isinstance(plan, Fsdp1Plan) and plan.wrap != "nested":
+        root = root_of(plan)
+        kinds, passed = {*plan.classes, *kept_out(root)}, root.ignored
+        found = [place.path for place in places if place.kind in kinds]
+        chosen.update(path for path in found if not any(within(path, p) for p in passed))
     return tuple(place.path for place in places if place.path in chosen)
 
 
+def root_of(plan: Fsdp1Plan) -> Fsdp1Unit:
+    """The unit that a policy starts from."""
+    return next((unit for unit in plan.units if not unit.path), plan.units[0])
+
+
 def unit_of(plan: Plan, path: str) -> Unit:
-    """The options that hold for the unit at ``path``.
+    """The options that hold for the unit at ``path``, but for what `kept_out` says of it.
 
     Units found by class take all of the root's, units named by a policy take its
     ``use_orig_params`` and ``limit_all_gathers``, which must not differ within one call.
@@ -163,10 +168,10 @@ def unit_of(plan: Plan, path: str) -> Unit:
     if isinstance(plan, Fsdp2Plan):
         return next(unit for unit in plan.units if unit.path == path)
     # ``ModuleWrapPolicy._run_policy`` in fsdp/wrap.py copies the root's arguments for each unit.
-    own = next((unit for unit in plan.units if unit.path == path), plan.units[0])
+    root = root_of(plan)
+    own = next((unit for unit in plan.units if unit.path == path), root)
     if plan.wrap != "custom_policy":
         return own
-    root = next((unit for unit in plan.units if not unit.path), own)
     return msgspec.structs.replace(
         own, use_orig_params=root.use_orig_params, limit_all_gathers=root.limit_all_gathers
     )

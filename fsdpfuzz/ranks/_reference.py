@@ -205,18 +205,14 @@ class Reference:
         return found
 
     def computed_buffers(self, a: Anatomy) -> frozenset[str]:
-        """Buffers of an imported model that a forward computes in floating point.
+        """Buffers that a forward computes in floating point.
 
         They round as activations do, as the running means of ``nn.BatchNorm1d``; all others are
         constants, or count.
         """
-        if a.imported is None:
-            return frozenset()
         found = self.wide.buffers
         return frozenset(
-            name
-            for name in a.imported.changed_buffers()
-            if name in found and found[name].is_floating_point()
+            name for name in a.changed_buffers if name in found and found[name].is_floating_point()
         )
 
     def buffer_baselines(

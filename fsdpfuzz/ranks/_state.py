@@ -208,11 +208,12 @@ class StateWatch:
             if right is not None and right.numel() != value.numel():
                 right = None
             batch.add(shard.name, value, right)
-        own = self._a.imported
+        changed, own = self._a.changed_buffers, self._a.imported is not None
         buffers = {clean_tensor_name(n): b for n, b in saved.model.named_buffers()}
         for name, buffer in loaded.model.named_buffers():
             key = clean_tensor_name(name)
             # What a forward computes from its inputs is another thing on each rank.
-            if key in self._forms and not (own and key in own.changed_buffers()):
+            differs = key in changed and (own or buffer.is_floating_point())
+            if key in self._forms and not differs:
                 batch.add(key, buffer, buffers.get(key))
         return batch.finish()

@@ -17,7 +17,6 @@ from fsdpfuzz.case import (
     cast_buffer,
     coarsest,
     digest,
-    join,
     recomputed,
     variant_of,
     within,
@@ -157,11 +156,7 @@ def recomputed_counters(a: Anatomy) -> frozenset[str]:
     if a.imported is not None and a.imported.wrapped:
         paths = [""]  # what is wrapped may be recomputed, too
     return frozenset(
-        join(place.path, buffer)
-        for place in a.places
-        if place.node is not None
-        for buffer in place.node.changed_buffers()
-        if any(within(join(place.path, buffer), path) for path in paths)
+        buffer for buffer in a.changed_buffers if any(within(buffer, path) for path in paths)
     )
 
 

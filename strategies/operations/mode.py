@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import Forward, Mode
+from fsdpfuzz.case.checkpoints import recomputed_running
 from fsdpfuzz.strategies.operations.forward import checks_order
 from fsdpfuzz.strategies.operations.program import Program
 
@@ -10,7 +11,7 @@ from fsdpfuzz.strategies.operations.program import Program
 def draw(program: Program) -> None:
     """Around lone forwards, and now and then for a whole iteration. Shrinks towards none."""
     d = program.d
-    if d.apart:
+    if d.apart or recomputed_running(d.a):
         return
     for gap in program.gaps:
         lone = [i for i, op in enumerate(gap) if isinstance(op, Forward)]

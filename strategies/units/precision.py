@@ -17,15 +17,17 @@ def draw(d: Drawing) -> None:
     """Mostly one for all units: what a unit puts out has to fit the next. Shrinks towards none.
 
     Buffers are cast as parameters are, which fsdp2 cannot do: what they scale has to fit the next
-    layer, unless somebody's own model was seen to run with buffers in float32. The gradient of a
+    layer, unless somebody's own model was seen to run with buffers in float32. So units of fsdp2
+    that hold any stay as they are, and those beside them put out float32. The gradient of a
     gain is a sum over all that it scales, which may cancel but for rounding. What a norm makes of a
     row that was dropped can leave the range of float16. A layer in no unit, as a program without
     training may have it, takes float32 alone.
     """
     buffers = any(place.buffers for place in d.a.places)
     own, casts = d.a.imported, d.a.fsdp1 and "" in d.a.units
+    beside = buffers and not casts and own is None
     if any(isinstance(place.node, Dropout | Gain) for place in d.a.places) or (
-        buffers and not casts and own is None
+        beside and d.a.fsdp1
     ):
         return
     if not d.chance(15, fine_tune=52, memory=52) or d.apart:
@@ -37,12 +39,13 @@ def draw(d: Drawing) -> None:
     param, reduce = d.pick(halves), d.pick(_REDUCED)
     buffer = param if buffers and casts else None
     precision = Precision(param=param, reduce=reduce, buffer=buffer)
-    all_units(d, "precision", precision)
-    if d.chance(40):
+    if not beside:
+        all_units(d, "precision", precision)
+    if d.chance(40) or beside:
         other = d.chance(50)
         if d.a.fsdp1:
             _switched(d, precision, other)
-        elif other:
+        elif other or beside:
             _apart(d, precision)
         else:
             _at_the_root(d, precision)
@@ -65,11 +68,17 @@ def _switched(d: Drawing, precision: Precision, keeps: bool) -> None:
 
 
 def _apart(d: Drawing, precision: Precision) -> None:
-    """Some units that hold no other compute in low precision and put out float32, others not."""
+    """Some units that hold no other compute in low precision and put out float32, others not.
+
+    None that holds buffers, unless somebody's own model runs so.
+    """
     units: tuple[Unit, ...] = d.case.plan.units
     paths = [unit.path for unit in units]
+    kept = [p.path for p in d.a.places if p.buffers and d.a.imported is None]
     for i, wanted in enumerate(d.mask(len(units))):
-        holds = any(within(path, paths[i]) for path in paths if path != paths[i])
+        modules = d.a.modules_of(paths[i])
+        inside = [*(path for path in paths if path != paths[i]), *kept]
+        holds = any(within(path, module) for path in inside for module in modules)
         own = msgspec.structs.replace(precision, output="float32")
         one_unit(d, "precision", own if wanted and not holds else None, unit=i)
 

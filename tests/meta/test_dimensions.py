@@ -32,7 +32,6 @@ SPREAD = {
     "switch": (11, "ranks part in it; see flip"),
     "repeat": (11, "one module called several times: each room that counts calls"),
     "branches": (11, "the only kind whose children are not called in a row"),
-    "buffered": (7, "updates buffers, in which recomputation shows"),
     "transformer": (8, "brings along inner modules that can be wrapped by class"),
     "lora": (8, "adapters are what is trained where all else is frozen"),
     "norm": (7, "encoder layers hold some"),

@@ -20,6 +20,7 @@ from fsdpfuzz.case.modules.base import (
 )
 from fsdpfuzz.case.modules.branches import Branches
 from fsdpfuzz.case.modules.buffered import Buffered
+from fsdpfuzz.case.modules.conv_norm import BATCH_NORM, ConvNorm
 from fsdpfuzz.case.modules.dropout import Dropout
 from fsdpfuzz.case.modules.embedding import Embedding
 from fsdpfuzz.case.modules.encoder_layer import EncoderLayer
@@ -63,6 +64,7 @@ Node = (
     | Outputs
     | Keyed
     | Method
+    | ConvNorm
 )
 
 Model = Node | Imported
@@ -89,6 +91,8 @@ CLASSES: dict[str, tuple[str, ...]] = {
     **{name: kind.classes for name, kind in KINDS.items() if kind.classes},
     SEVERAL: ("steps.modules.outputs.Several",),
     BY_KEYWORD: ("steps.modules.keyed.ByKeyword",),
+    "conv": ("torch.nn.Conv1d",),
+    BATCH_NORM: ("torch.nn.BatchNorm1d",),
     "sided": ("steps.modules.branches.Sided",),
     "encoder_stack_layer": ("torch.nn.TransformerEncoderLayer",),
     "decoder_stack_layer": ("torch.nn.TransformerDecoderLayer",),
@@ -98,6 +102,7 @@ BY_KEYWORDS = ("encoder_stack_layer", "decoder_stack_layer", BY_KEYWORD)
 """Kinds of modules that are called with keyword arguments."""
 
 __all__ = [
+    "BATCH_NORM",
     "BY_KEYWORD",
     "BY_KEYWORDS",
     "CLASSES",
@@ -111,6 +116,7 @@ __all__ = [
     "Buffered",
     "Called",
     "Child",
+    "ConvNorm",
     "Dropout",
     "Embedding",
     "EncoderLayer",

@@ -246,10 +246,16 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Of its own buffers those that a forward changes, so that each call counts."""
         return ()
 
+    # How often a recomputation reaches them is not defined, and from then on it would decide on
+    # outputs.
+    def running_buffers(self) -> tuple[str, ...]:
+        """Of those that a forward changes the ones that it reads in eval mode."""
+        return ()
+
     # A model that is made anew in the middle of a program would go on from other values.
     def loses_state(self) -> bool:
-        """Whether it changes any that a state dict does not hold."""
-        return False
+        """Whether it changes any that a state dict does not hold as each rank has it."""
+        return bool(self.running_buffers())
 
     # FSDP's hooks for before and after a backward then hang on one tensor; see `identity_units`.
     def returns_its_input(self) -> bool:

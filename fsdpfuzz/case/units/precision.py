@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import Dtype, Part, default_of, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
+from fsdpfuzz.case.modules.conv_norm import BATCH_NORM
 from fsdpfuzz.case.paths import innermost
 from fsdpfuzz.case.recipe import Inside, Items, Value, call, dtype
 from fsdpfuzz.case.units.base import Option, anywhere
@@ -170,6 +171,12 @@ class PrecisionOption(Option):
             )
             if units != case.plan.units:
                 yield Simpler(replace(case, plan=replace(case.plan, units=units)), _TOLD[field])
+        # What it takes may be any unit that has one, so also the root.
+        given = [unit.precision for unit in case.plan.units if unit.precision is not None]
+        root = next((unit for unit in case.plan.units if not unit.path), None)
+        if given and root is not None and root.api == "fsdp2" and root.precision is None:
+            alone: tuple[Any, ...] = (replace(root, precision=given[0]),)
+            yield Simpler(replace(case, plan=replace(case.plan, units=alone)))
 
     def configured(self, kind: type[Unit], config: Configuration) -> Precision | None:
         """``mixed_precision``, where the model runs in it and FSDP does what autocast does."""
@@ -253,6 +260,19 @@ def _told(unit: Unit, field: str) -> str:
     return on(precision is not None and getattr(precision, field) != _DEFAULTS[field])
 
 
+# "By default, if the user passes a model with any ``_BatchNorm`` modules and an
+# ``auto_wrap_policy``, then the batch norm modules will have FSDP applied to them separately with
+# mixed precision disabled" (``MixedPrecision`` in fsdp/api.py).
+def kept_out(root: Unit) -> tuple[str, ...]:
+    """Kinds of modules that a policy gives units of their own, because of the root's precision."""
+    return () if root.precision is None else (BATCH_NORM,)
+
+
+def in_full(unit: Unit) -> Unit:
+    """The unit without mixed precision."""
+    return msgspec.structs.replace(unit, precision=None)
+
+
 def cast_outputs(unit: Unit) -> Dtype | None:
     """The dtype to which a unit (fsdp2) casts what it puts out, where it says so."""
     return None if unit.precision is None else unit.precision.output
@@ -316,6 +336,8 @@ def _fits(a: Anatomy) -> bool:
     # A layer outside of all units computes in float32 and refuses the outputs of one that does not.
     bare = any(place.parameters and innermost(place.path, modules) is None for place in a.places)
     for path, unit in a.options.items():
+        if path in a.kept_out:
+            continue  # hooks cast what comes in, and back what goes out
         outer = innermost(path.rpartition(".")[0], modules) if path else None
         around = "float32" if outer is None else computed_in(a.options[modules[outer]]) or "float32"
         own, told = computed_in(unit) or "float32", unit.precision

@@ -35,6 +35,7 @@ from fsdpfuzz.case import (
     features,
     is_sound,
     unit_features,
+    with_units,
 )
 from fsdpfuzz.case.recipe import Global, Value, call
 from fsdpfuzz.case.units.precision import PrecisionOption
@@ -177,6 +178,7 @@ def test_none_then_each_switch_as_pytorch_has_it_is_plainer() -> None:
         (with_policies(None, None), "mixed precision"),
         (with_policies(None, UNCAST), "output_dtype"),
         (with_policies(None, OUT), "cast_forward_inputs"),
+        (with_units(with_policies(None, None), (Fsdp2Unit(path="", precision=both),)), ""),
     ]
     words = [s.words for s in PrecisionOption().simpler(first(SWITCHED))]
     assert words == [

@@ -37,6 +37,7 @@ from fsdpfuzz.case import (
     Transformer,
     anatomy,
 )
+from fsdpfuzz.case.modules import ConvNorm
 from tests.unit.ranks.executed import built
 
 
@@ -48,6 +49,7 @@ MODELS: dict[str, Node] = {
     "linear": Linear(out=5),
     "norms": seq(Norm(), Norm(variant="rms"), Norm(affine=False)),
     "leaves": seq(Activation(fn="tanh"), Dropout(), Gain(), Buffered(updates=True), Idle()),
+    "conv_norm": seq(ConvNorm(channels=2), ConvNorm(affine=False)),
     "scalar": Gain(scalar=True),
     "lora": Lora(out=7, rank=2, bias=False),
     "matrix": Matrix(body=Linear(out=6), buffered=True),

@@ -88,6 +88,11 @@ MEANING: tuple[Together, ...] = (
         {"ignored": ON, "ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
     ),
     ("a single unit that manages nothing", {"units": ("1",)}, {"bare_unit": ON}),
+    (
+        "of statistics that each rank keeps, a checkpoint on disk has one rank's",
+        {"norm": ("batch",), "buffers": ("running",)},
+        {"rebuilt": ("same", "other")},
+    ),
     ("a flip freezes and unfreezes", {"flips": ("all", "some")}, {"refrozen": ("no",)}),
     ("tokens have no gradient", {"embedding": ON}, {"input_grad": ON}),
     (
@@ -139,6 +144,11 @@ MEANING: tuple[Together, ...] = (
 )
 
 NOT_DRAWN: tuple[Together, ...] = (
+    (
+        "what returns its input has unused parameters alone, and a model has others",
+        {"identity_unit": ON},
+        {"unused": OFF, "units": ("1",)},
+    ),
     (
         "models that switch paths are drawn apart: a unit for each path, by hand, nothing else "
         "frozen, no state saved, gradients cleared",
@@ -200,13 +210,13 @@ NOT_DRAWN: tuple[Together, ...] = (
             "reused": ("grad", "no_grad"),
             "unused": ON,
             "scalar": ON,
-            "buffers": ("persistent", "non-persistent", "updating"),
+            "buffers": ("persistent", "non-persistent", "updating", "running"),
             "own_parameter": ON,
             "tied": ("within unit",),
             "freeze": ("alternate",),
             "merge": ("concat", "sum", "stack", "several"),
             "side_input": ON,
-            "norm": ("layer", "rms", "several"),
+            "norm": ("layer", "rms", "batch", "several"),
             "embedding": ON,
             "lora": ON,
             "residual": ON,
@@ -244,7 +254,7 @@ NOT_DRAWN: tuple[Together, ...] = (
     ),
     (
         "what FSDP ignores is clipped where it is finite",
-        {"ignored": ON, "ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
+        {"ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
         {"clip_error": ON},
     ),
     (
@@ -261,11 +271,6 @@ NOT_DRAWN: tuple[Together, ...] = (
         "what the user averages is saved by all ranks",
         {"unmanaged": ("averaged",)},
         {"state_rank0": ON},
-    ),
-    (
-        "fsdp2 casts no buffers, so what holds one computes in float32",
-        {"precision_output": ON},
-        {"buffers": ("persistent", "non-persistent", "updating")},
     ),
     (
         "gradients of some parameters are dropped of units that stay as they are, or some scaled",

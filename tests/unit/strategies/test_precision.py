@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fsdpfuzz.case import (
+    Anatomy,
     CaseSpec,
     Fsdp1Plan,
     Fsdp1Unit,
@@ -18,6 +19,7 @@ from fsdpfuzz.case import (
     Sequential,
     anatomy,
     cast_buffer,
+    innermost,
     is_sound,
 )
 from fsdpfuzz.strategies import cases
@@ -36,6 +38,12 @@ def buffers(case: CaseSpec) -> list[str]:
     return [f"{place.path}.{name}" for place in anatomy(case).places for name in place.buffers]
 
 
+def _computes_low(a: Anatomy, path: str) -> bool:
+    """Whether the unit that a module lies in computes in a lower dtype."""
+    unit = innermost(path, a.unit_at)
+    return unit is not None and a.options[a.unit_at[unit]].precision is not None
+
+
 def test_it_is_drawn_in_about_a_tenth_of_the_cases() -> None:
     found = sample("parity").cases
     assert 0.04 < sum(bool(policies(case)) for case in found) / len(found) < 0.16
@@ -47,8 +55,13 @@ def test_buffers_are_cast_as_parameters_are() -> None:
     assert len(cast) > 20
     assert all(map(is_sound, cast))
     assert all(policy.buffer == policy.param for case in cast for policy in policies(case))
-    assert all(case in cast for case in found if buffers(case))
-    case = next(c for c in cast if features_of(c)["lone_forward"] == "no" and c.program)
+    assert all(case in cast for case in found if buffers(case) and case.api == "fsdp1")
+    beside = [anatomy(case) for case in found if buffers(case) and case.api == "fsdp2"]
+    assert len(beside) > 20
+    low = [p for a in beside for p in a.places if p.buffers and _computes_low(a, p.path)]
+    assert not low, "fsdp2 casts no buffers"
+    plain = [c for c in cast if not anatomy(c).kept_out and c.program]
+    case = next(c for c in plain if features_of(c)["lone_forward"] == "no")
     names = {cast_buffer(anatomy(case), name) for name in buffers(case)}
     assert names == {policies(case)[0].param}
 
