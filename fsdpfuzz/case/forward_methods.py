@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
+from fsdpfuzz.case.modules.method import METHOD
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Value, call
 from fsdpfuzz.errors import CaseError
@@ -92,7 +93,7 @@ class ForwardMethodsDimension(Dimension):
         for path in registered(a):
             if within(path, top):
                 unit = Inside("model", path) if path else MODEL
-                yield Do(call=call(_REGISTER, unit, "encode"), who="fsdp")
+                yield Do(call=call(_REGISTER, unit, METHOD), who="fsdp")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """The operations that call them do so by forward."""

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from fsdpfuzz.case import CaseSpec, Checkpoint, Linear, as_document
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Checkpoint,
+    Forward,
+    Linear,
+    Method,
+    Step,
+    as_document,
+)
 from fsdpfuzz.case.modules.keyed import Keyed
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import PROPERTIES, Scope
@@ -74,6 +83,17 @@ def test_a_script_checkpoints_what_is_called_by_keywords(added: bool, comparing:
         checkpoints=(Checkpoint(path="inner", kind="function", reentrant=False),),
     )
     assert failures(comparing.run(case)) == []
+
+
+def test_a_script_calls_the_method_in_some_forwards(comparing: Pool, checking: Pool) -> None:
+    iterations = [(Forward(by_method=called), Backward(), Step()) for called in (True, False, True)]
+    case = single_unit(
+        "fsdp2",
+        model=Method(body=Linear(out=3)),
+        program=tuple(op for iteration in iterations for op in iteration),
+    )
+    assert failures(comparing.run(case)) == []
+    assert failures(checking.run(case)) == []
 
 
 @pytest.mark.parametrize("seed", SMALL[::7], ids=lambda seed: seed.name)

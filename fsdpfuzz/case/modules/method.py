@@ -12,6 +12,8 @@ from fsdpfuzz.case.recipe import Value, call
 if TYPE_CHECKING:
     from fsdpfuzz.case.modules import Node
 
+METHOD = "encode"
+"""The method."""
 BY_METHOD = "by_method"
 """The kind of the module that is called so, and has no ``forward``."""
 

@@ -11,10 +11,11 @@ import msgspec
 from fsdpfuzz.case.base import ModulePath, Rank, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.loss import loss_of
+from fsdpfuzz.case.modules.method import METHOD
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.mode import Mode
-from fsdpfuzz.case.paths import outermost, within
+from fsdpfuzz.case.paths import join, outermost, within
 from fsdpfuzz.case.recipe import (
     MODEL,
     Call,
@@ -173,7 +174,10 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             yield Do(call=call(".append", Variable("pending"), loss))
 
     def _call(self, lowering: Lowering, module: Variable | Inside, x: Value) -> Call:
-        return call(".encode", module, x) if self.by_method else lowering.called(module, x)
+        if not self.by_method:
+            return lowering.called(module, x)
+        # As a value: a script hands its function of forwards what each of them calls.
+        return Call(Inside("model", join(self.target, METHOD)), (x,))
 
     def words(self) -> str:
         """``forward of 0 no_sync``."""
