@@ -347,7 +347,10 @@ def _changed(
             return None
         name = fqn[len(path) :].lstrip(".")
         # `out_proj.weight` of an attention is the weight of the linear layer in its place.
-        names = (join(owner, name), join(owner, name.rpartition(".")[2]))
+        last = name.rpartition(".")[2]
+        names = [join(owner, name), join(owner, last)]
+        if last != "bias" and innermost(path, layers) is not None:
+            names.append(join(owner, "weight"))  # as a matrix of the module's own becomes
         return next((new for new in names if new in fqns), None)
 
     model_paths = set(model.path_of.values())

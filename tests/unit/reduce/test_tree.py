@@ -212,6 +212,19 @@ def test_a_module_with_parameters_of_its_own_gives_way_to_a_row() -> None:
     assert not _unsound(made)
 
 
+def test_the_weight_of_a_layer_stands_for_a_parameter_of_another_name() -> None:
+    case = CaseSpec(
+        world_size=2,
+        model=Matrix(body=Linear(out=3)),
+        inputs=Dense(width=3),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        frozen=("matrix",),
+        program=(Forward(),),
+    )
+    (made,) = (c for c in smaller_models(case) if c.model == Linear(out=3, bias=False))
+    assert made.frozen == ("weight",)
+
+
 def test_two_layers_give_way_to_one_with_a_bias() -> None:
     layer = Linear(out=3, bias=False)
     case = CaseSpec(
