@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 from hypothesis import strategies as st
 
-from fsdpfuzz.case import Anatomy, CaseSpec, anatomy
+from fsdpfuzz.case import Anatomy, CaseSpec, anatomy, is_sound
 
 T = TypeVar("T")
 
@@ -72,6 +72,15 @@ class Drawing:
     def put(self, **fields: Any) -> None:
         """Replaces fields of the case."""
         self.case = msgspec.structs.replace(self.case, **fields)
+
+    def accepts(self, case: CaseSpec) -> bool:
+        """Whether a case is sound with an optimizer as simple as one may still be drawn."""
+        told = case.optimizer
+        if told is not None:
+            case = msgspec.structs.replace(
+                case, optimizer=msgspec.structs.replace(told, foreach=False)
+            )
+        return is_sound(case)
 
     # Strategies draw what they may need before they ask whether it is of use: a choice that is left
     # out would shift all that follow, and Hypothesis could not tell the smaller case for one.

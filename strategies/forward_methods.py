@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.case import is_sound
 from fsdpfuzz.strategies.drawing import Drawing
 
 
@@ -22,5 +21,5 @@ def draw(d: Drawing) -> None:
         for i, op in enumerate(d.case.program)
     )
     called = replace(d.case, program=program)
-    if is_sound(called):
+    if d.accepts(called):
         d.case = called

@@ -6,7 +6,7 @@ from math import gcd
 
 import msgspec
 
-from fsdpfuzz.case import Fsdp1Plan, Plan, is_sound
+from fsdpfuzz.case import Fsdp1Plan, Plan
 from fsdpfuzz.case.mesh import Mesh, over_mesh, with_plans
 from fsdpfuzz.strategies.drawing import Drawing
 from fsdpfuzz.strategies.micro_batches import leaves_for_later
@@ -41,7 +41,7 @@ def draw(d: Drawing) -> None:
             plan=msgspec.structs.replace(meshed.plan, units=units),
         )
     meshed = with_plans(meshed, lambda plan: _dividing(plan, shards))
-    if is_sound(meshed):
+    if d.accepts(meshed):
         d.case = meshed
 
 

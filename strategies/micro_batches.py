@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.case import is_sound, within
+from fsdpfuzz.case import within
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.operations.forward import accumulates
 from fsdpfuzz.strategies.drawing import Drawing
@@ -32,7 +32,7 @@ def draw(d: Drawing) -> None:
         some = msgspec.structs.replace(told, not_last=False, units=units)
         apart = msgspec.structs.replace(d.case, micro_batches=some)
         # The units of another plan may lie elsewhere.
-        if is_sound(apart):
+        if d.accepts(apart):
             d.case = apart
             return
     if told != MicroBatches():
