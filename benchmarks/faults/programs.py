@@ -1,10 +1,11 @@
-"""Faults that show where a program does more than to train: evaluations of another kind."""
+"""Faults that show where a program does more than to train: other evaluations, exceptions."""
 
 from __future__ import annotations
 
 from benchmarks.faults._edit import Edit, fault
 
 RUNTIME = "torch.distributed.fsdp._runtime_utils:"
+HANDLE = "torch.distributed.fsdp._flat_param:FlatParamHandle."
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
 
 FAULTS = (
@@ -30,5 +31,17 @@ FAULTS = (
             "len(self.all_gather_outputs) > 0 and not torch.is_inference_mode_enabled()",
         ),
         silent=False,
+    ),
+    fault(
+        "fsdp1_whole_unit_written_back",
+        "a unit that an exception leaves whole forgets the parameters that are trained",
+        "flat parameter",
+        "fsdp1",
+        Edit(
+            HANDLE + "_writeback_orig_params",
+            "self.uses_sharded_strategy and not self.is_sharded(self.flat_param) "
+            "and not self._skipped_use_sharded_views",
+            "False",
+        ),
     ),
 )

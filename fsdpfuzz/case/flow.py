@@ -65,14 +65,20 @@ class Situation:
         return self.trained[fqn] if owner is None else self.flat.get(owner, self.trained[fqn])
 
 
-def situations(a: Anatomy, rank: int) -> Iterator[tuple[int, Op, Situation]]:
-    """Each operation with its index and the situation in which ``rank`` runs it."""
+def start(a: Anatomy) -> Situation:
+    """The situation of all ranks before the program."""
     now = Situation()
     for tie in a.case.ties:
         now.tied[tie.source] = (*now.tied.get(tie.source, ()), tie.target)
     now.trained = {fqn: fqn not in a.frozen for fqn in a.owners}
     # Once it is known what is trained: a flat parameter is made with its parts' ``requires_grad``.
     now.wrapped(a)
+    return now
+
+
+def situations(a: Anatomy, rank: int) -> Iterator[tuple[int, Op, Situation]]:
+    """Each operation with its index and the situation in which ``rank`` runs it."""
+    now = start(a)
     for i, op in enumerate(a.case.program):
         op.moves(now, a, rank)
         yield i, op, now

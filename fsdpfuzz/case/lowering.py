@@ -159,6 +159,11 @@ class Lowering:
         self._forwards += 1
         return Index(self._forwards - 1)
 
+    @property
+    def coming_index(self) -> Index:
+        """The number of the forward that comes next."""
+        return Index(self._forwards)
+
     def called(self, module: Variable | Inside, x: Value) -> Call:
         """A call of a module, through a checkpoint where the caller has to look for one."""
         if self.a.imported is not None:

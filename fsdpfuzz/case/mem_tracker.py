@@ -42,6 +42,7 @@ class MemTrackerDimension(Dimension):
                     "clip": ("2", "1", "inf", "1 and 2", "inf and other"),
                     "cleared": ("part", "whole", "mixed"),
                     "rescaled": ("in place",),
+                    "interrupted": ("begin", "end", "several"),
                     "full_params": ("read", "written"),
                 },
             },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fsdpfuzz.case import Anatomy, Called, Forward, Situation, within
+from fsdpfuzz.case import Anatomy, Called, Forward, Situation, recomputed_around, within
 from fsdpfuzz.case.flow import MAX_CALLS, requires
 from fsdpfuzz.expect.reshards import trained_units
 
@@ -80,6 +80,16 @@ def calls_of(a: Anatomy, op: Forward, now: Situation) -> Pass | None:
     for path, name in _with_gradient(a, now, calls):
         made.trained.setdefault(path, set()).add(name)
     return made
+
+
+def called_again(a: Anatomy, path: str, calls: UnitCalls) -> int:
+    """How often recomputation calls a unit, at most, beside what is in its own backward."""
+    around = recomputed_around(a, path)
+    if not around:
+        return 0
+    alone = len(around) == 1 and around[0].path == path and not around[0].reentrant
+    # A recomputation that lies in another one is run by that one again.
+    return 0 if alone and calls.times == 1 else calls.times * (2 ** len(around) - 1)
 
 
 def _end(a: Anatomy, module: str, left: dict[str, int], made: Pass) -> None:

@@ -20,9 +20,9 @@ Nothing is promised
 - where fsdp2 is told to put off more, or less, than the reduction of gradients.
 
 Only bounds hold for units that are called several times before a backward, for those that
-backward does not reach, and for fsdp1's units in a recomputed region: there the next forward, and
-the next backward, may find them whole or sharded. fsdp2 gathers in vain where its order of calls
-holds others than those of the present iteration.
+backward does not reach, after an exception, and for fsdp1's units in a recomputed region: there
+the next forward, and the next backward, may find them whole or sharded. fsdp2 gathers in vain
+where its order of calls holds others than those of the present iteration.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
 from fsdpfuzz.expect.bytes import gathered_in, shard_numel
-from fsdpfuzz.expect.calls import Pass, UnitCalls, calls_of
+from fsdpfuzz.expect.calls import Pass, UnitCalls, called_again, calls_of
 from fsdpfuzz.expect.order import parting
 from fsdpfuzz.expect.prefetches import begun_in_turn, ended_in_turn, gathered, gathered_before
 from fsdpfuzz.expect.traffic import ANY, EITHER, SHARDED, WHOLE, Bounds, Traffic, collective
@@ -121,6 +121,12 @@ class _Follower:
             elif isinstance(op, Unshard | Reshard):
                 self._on_fewer.discard(op.unit)
                 self._state[op.unit] = WHOLE if isinstance(op, Unshard) else SHARDED
+            elif op.interrupts:
+                if self._told_ranks():
+                    return
+                # Some are as after a forward, others as before, or whole in the midst of it.
+                self._state = dict.fromkeys(self._now.units, EITHER)
+                self._stale.update(self._now.roots)
             elif self._on_fewer:
                 return  # whoever looks into them may shard them over all ranks
             elif now.trained != self._trained and set(self._state.values()) - {SHARDED}:
@@ -236,7 +242,7 @@ class _Follower:
                 own[path] = Bounds(0, ANY)  # an older call's turn
                 found.add(self._gather(path), own[path], path)
         for path, calls in made.units.items():
-            self._compares(path, self._called_again(path, calls), found)
+            self._compares(path, called_again(self._now, path, calls), found)
         early = list(self._prefetched(made, {p for p, number in own.items() if number == SHARDED}))
         for path in a.units:
             if self._root(path) in reached and a.managed.get(path):
@@ -271,7 +277,7 @@ class _Follower:
     def _gathered(self, path: str, calls: UnitCalls, made: Pass, found: Traffic) -> Bounds:
         """How often a backward gathers a unit that was called."""
         a, root, state = self._now, self._root(path), self._state[path]
-        again = self._called_again(path, calls)
+        again = called_again(self._now, path, calls)
         least, most = state
         if a.fsdp1:
             if not calls.reached or calls.reached < calls.recorded:
@@ -303,16 +309,6 @@ class _Follower:
             # The indices of units, of type int32 (``_ExecOrderData._check_order`` in
             # torch/distributed/fsdp/_exec_order_utils.py).
             found.add(collective("all_gather", "int32", 1), Bounds(0, 2 * times), path)
-
-    def _called_again(self, path: str, calls: UnitCalls) -> int:
-        """How often recomputation calls a unit, at most, beside what is in its own backward."""
-        a = self._now
-        around = recomputed_around(a, path)
-        if not around:
-            return 0
-        alone = len(around) == 1 and around[0].path == path and not around[0].reentrant
-        # A recomputation that lies in another one is run by that one again.
-        return 0 if alone and calls.times == 1 else calls.times * (2 ** len(around) - 1)
 
     def _prefetched(self, made: Pass, once: set[str]) -> Iterator[tuple[str, str]]:
         """What a backward gathers before it reduces the unit that comes before that.
@@ -362,7 +358,7 @@ class _Follower:
     def _ended(self, path: str, calls: UnitCalls, reached: set[str]) -> None:
         """The state in which a backward leaves a unit."""
         unit, state = self._now.options[path], self._state.get(path, SHARDED)
-        again = self._called_again(path, calls)
+        again = called_again(self._now, path, calls)
         if self._root(path) not in reached:
             self._state[path] = SHARDED if state == SHARDED and not again else EITHER
         elif not isinstance(unit, Fsdp1Unit):

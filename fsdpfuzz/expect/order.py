@@ -85,6 +85,9 @@ def order_warnings(a: Anatomy) -> tuple[Deviation | None, ...] | None:
     """For each rank where fsdp1 must warn it, or None; None for all where nothing is promised."""
     if not _checks(a):
         return (None,) * a.case.world_size
+    # What was called before an exception is a part of the iteration for fsdp1.
+    if any(op.interrupts for op in a.case.program):
+        return None
     if a.imported is not None or a.replans or not _has_common_root(a) or order_error(a) is not None:
         return None
     ranks = range(a.case.world_size)

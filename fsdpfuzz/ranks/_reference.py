@@ -366,6 +366,8 @@ def needs_averaging(a: Anatomy) -> bool:
             isinstance(op, Forward) and (op.target or op.by_method or op.drop)
             for op in case.program
         )
+        # The module that raises is named as it lies in the model, not in DDP.
+        or any(op.interrupts for op in case.program)
         or bool(a.switches)
         # DDP averages what no unit manages, too; FSDP leaves that alone.
         or None in a.owners.values()

@@ -20,7 +20,7 @@ RESTATED = "seeds"
 """Cases that restate documents: data, which names what the documents have."""
 
 SPREAD = {
-    "forward": (25, "FSDP's promises go from one forward to the next: order, reshards, offloads"),
+    "forward": (26, "FSDP's promises go from one forward to the next: order, reshards, offloads"),
     "backward": (10, "gradients are there, and units whole or sharded, from a backward on"),
     "step": (7, "parameters change here and nowhere else: rounding and baselines count steps"),
     "state_dict": (17, "saved, loaded and compared apart from training, by each API in its way"),

@@ -18,6 +18,7 @@ from fsdpfuzz.case.hazards.no_gradient import (
     kept_without_gradient,
     units_without_gradient,
 )
+from fsdpfuzz.case.hazards.unfinished import UnfinishedDimension
 from fsdpfuzz.case.hazards.unit_calls import UnitCallsDimension, called_units, identity_units
 
 HAZARDS: tuple[Dimension, ...] = (
@@ -27,6 +28,7 @@ HAZARDS: tuple[Dimension, ...] = (
     NoGradientDimension(),
     UnitCallsDimension(),
     LostStateDimension(),
+    UnfinishedDimension(),
 )
 
 __all__ = [

@@ -133,7 +133,8 @@ class UnitCallsDimension(Hazard):
         ),
         "unit_called_again": Feature(
             about="on when a unit is called several times before a backward ends: in one forward, "
-            "by several forwards but for evaluations, or by recomputation",
+            "by several forwards but for evaluations and what an exception ends, or by "
+            "recomputation",
             group="Wrapping",
             values=ON,
         ),

@@ -15,6 +15,7 @@ from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.case.operations.flip import Flip
 from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.case.operations.full_params import FullParams
+from fsdpfuzz.case.operations.interrupt import Interrupt
 from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.case.operations.rebuild import Rebuild
@@ -44,6 +45,7 @@ Op = (
     | Reshard
     | Unshard
     | Rescale
+    | Interrupt
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -60,6 +62,7 @@ __all__ = [
     "Flip",
     "Forward",
     "FullParams",
+    "Interrupt",
     "Mode",
     "Op",
     "OperationBase",

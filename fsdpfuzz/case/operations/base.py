@@ -79,6 +79,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether FSDP's root, if it has not run before, casts its buffers to their dtype for it."""
     runs_model: ClassVar[bool] = False
     """Whether it calls the model, or a module of it."""
+    interrupts: ClassVar[bool] = False
+    """Whether an exception ends a forward in it."""
     needs_reduced: ClassVar[bool] = False
     """Whether it goes after a backward only if that has reduced the gradients."""
     joins_gradients: ClassVar[bool] = False

@@ -65,7 +65,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         ),
         "recorded": Feature(
             about="1 or 2+ forwards that record gradients before one backward ends, also those "
-            "whose loss is thrown away",
+            "whose loss is thrown away, or that an exception ends",
             group="Training",
             values=("1", "2+"),
             excludes={"1": {"pending": ("2+",)}},
@@ -295,15 +295,15 @@ def most_pending(case: CaseSpec) -> int:
 
 def most_recorded(case: CaseSpec) -> int:
     """The largest number of forwards with gradients from one backward to the next."""
-    return _most(case, lambda op: op.grad)
+    return _most(case, lambda op: op.interrupts or (isinstance(op, Forward) and op.grad))
 
 
-def _most(case: CaseSpec, counts: Callable[[Forward], bool]) -> int:
+def _most(case: CaseSpec, counts: Callable[[OperationBase], bool]) -> int:
     number = most = 0
     for op in case.program:
         if op.gives_gradients or op.renews:
             number = 0
-        elif isinstance(op, Forward) and counts(op):
+        elif counts(op):
             number += 1
             most = max(most, number)
     return most

@@ -37,9 +37,9 @@ META1, META2 = (tuple(way for way in WAYS[api] if way not in WAYS[other]) for ap
 
 MEANING: tuple[Together, ...] = (
     (
-        "a unit is called once for each forward that records",
+        "a unit is called once for each forward that records to its end",
         {"unit_called_again": OFF},
-        {"recorded": ("2+",), "pending": ("2+",)},
+        {"pending": ("2+",)},
     ),
     (
         "each unit of a single one is alike",

@@ -1,0 +1,64 @@
+"""Units that an exception leaves in the midst of a forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.operations.interrupt import Interrupt, called, open_modules
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+
+@lru_cache(maxsize=64)
+def unfinished_units(a: Anatomy) -> Mapping[str, str]:
+    """Units that an exception leaves so: ``on``, or ``ahead`` if they had only been gathered."""
+    found: dict[str, str] = {}
+    for i, op in enumerate(a.case.program):
+        if isinstance(op, Interrupt):
+            b = a.at(i)
+            open_, begun = open_modules(b, op)
+            for path in b.units:
+                modules = b.modules_of(path)
+                left = any(m in open_ for m in modules) or not set(modules).issubset(begun)
+                if left and any(m in begun for m in modules):
+                    found[path] = "on"
+            for path in _ahead(b, begun):
+                found.setdefault(path, "ahead")
+    return found
+
+
+# ``_pre_forward_unshard`` in fsdp/_runtime_utils.py.
+def _ahead(a: Anatomy, begun: list[str]) -> list[str]:
+    """The unit of fsdp1 that the last one to begin gathers before its turn, if it does."""
+    units = [path for path in begun if path in a.units and a.managed.get(path)]
+    if not units or not a.fsdp1 or not a.fsdp1_options[units[-1]].forward_prefetch:
+        return []
+    order = [path for path in dict.fromkeys(called(a)) if path in a.units and a.managed.get(path)]
+    return order[order.index(units[-1]) + 1 :][:1]
+
+
+class UnfinishedDimension(Hazard):
+    """Which units an exception leaves unfinished."""
+
+    name = "unfinished"
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "unfinished": Feature(
+            about="off, on (an exception leaves a forward of the unit unfinished), ahead (before "
+            "one, the unit was gathered for a forward that it never came to: fsdp1)",
+            group="Training",
+            values=("off", "on", "ahead"),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """It is told of units alone."""
+        return iter(())
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """Of one unit."""
+        yield "unfinished", unfinished_units(a).get(path, "off")

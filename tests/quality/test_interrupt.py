@@ -1,0 +1,28 @@
+"""What goes wrong only after an exception in forward is found and reduced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fsdpfuzz.case import features
+from tests.injected.hunting import (
+    LONGER,
+    assert_shown_by_its_script,
+    case_of,
+    found_by,
+    hunt,
+    linears,
+)
+
+KEY = "grad_parity/mismatch/fsdp1"
+
+
+def test_what_an_exception_leaves_to_training(tmp_path: Path) -> None:
+    injection = "benchmarks.faults.injections:fsdp1_whole_unit_written_back"
+    summary = hunt(injection, tmp_path, number=300, until=(KEY,), apis=("fsdp1",), seed=1)
+    found = found_by(summary, KEY)
+    case = case_of(found)
+    assert linears(case) <= 2
+    assert features(case)["interrupted"] != "no"
+    # It has to say how a module raises, and where that is caught.
+    assert_shown_by_its_script(found, lines=LONGER + 25)
