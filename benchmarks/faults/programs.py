@@ -1,10 +1,11 @@
-"""Faults that show where a program does more than to train: evaluations of another kind."""
+"""Faults that show where a program evaluates, or calls the model, in another way."""
 
 from __future__ import annotations
 
 from benchmarks.faults._edit import Edit, fault
 
 RUNTIME = "torch.distributed.fsdp._runtime_utils:"
+STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState."
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
 
 FAULTS = (
@@ -28,6 +29,35 @@ FAULTS = (
             PARAM + "init_all_gather_outputs",
             "len(self.all_gather_outputs) > 0",
             "len(self.all_gather_outputs) > 0 and not torch.is_inference_mode_enabled()",
+        ),
+        silent=False,
+    ),
+    fault(
+        "fsdp1_root_keywords_not_cast",
+        "under mixed precision what the root is given by keyword keeps its dtype",
+        "mixed precision",
+        "fsdp1",
+        Edit(
+            RUNTIME + "_root_cast_forward_input",
+            "args, kwargs = _cast_forward_inputs(input_dtype, *args, **kwargs)",
+            "args, _ = _cast_forward_inputs(input_dtype, *args)",
+        ),
+        silent=False,
+    ),
+    fault(
+        "fsdp2_keywords_not_cast",
+        "under mixed precision what a unit is given by keyword keeps its dtype",
+        "mixed precision",
+        "fsdp2",
+        Edit(
+            STATE + "_cast_forward_inputs",
+            "_apply_to_tensors(cast_fn, kwargs)",
+            "kwargs",
+        ),
+        Edit(
+            STATE + "_pre_forward",
+            "_apply_to_tensors(cast_fn, kwargs)",
+            "kwargs",
         ),
         silent=False,
     ),
