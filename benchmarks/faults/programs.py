@@ -61,4 +61,20 @@ FAULTS = (
         ),
         silent=False,
     ),
+    fault(
+        "fsdp2_output_dtype_of_training_alone",
+        "in an evaluation outputs keep the dtype in which a unit computes",
+        "mixed precision",
+        "fsdp2",
+        Edit(
+            STATE + "_cast_output_dtype",
+            "self._mp_policy.output_dtype is None",
+            "self._mp_policy.output_dtype is None or not torch.is_grad_enabled()",
+        ),
+        Edit(
+            STATE + "_post_forward",
+            "self._mp_policy.output_dtype is not None",
+            "self._mp_policy.output_dtype is not None and torch.is_grad_enabled()",
+        ),
+    ),
 )
