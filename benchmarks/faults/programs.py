@@ -1,4 +1,4 @@
-"""Faults that show where a program does more than to train: other evaluations, exceptions."""
+"""Faults that show where a program evaluates, calls the model or goes on in another way."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from benchmarks.faults._edit import Edit, fault
 
 RUNTIME = "torch.distributed.fsdp._runtime_utils:"
 HANDLE = "torch.distributed.fsdp._flat_param:FlatParamHandle."
+STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState."
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
 
 FAULTS = (
@@ -42,6 +43,51 @@ FAULTS = (
             "self.uses_sharded_strategy and not self.is_sharded(self.flat_param) "
             "and not self._skipped_use_sharded_views",
             "False",
+        ),
+    ),
+    fault(
+        "fsdp1_root_keywords_not_cast",
+        "under mixed precision what the root is given by keyword keeps its dtype",
+        "mixed precision",
+        "fsdp1",
+        Edit(
+            RUNTIME + "_root_cast_forward_input",
+            "args, kwargs = _cast_forward_inputs(input_dtype, *args, **kwargs)",
+            "args, _ = _cast_forward_inputs(input_dtype, *args)",
+        ),
+        silent=False,
+    ),
+    fault(
+        "fsdp2_keywords_not_cast",
+        "under mixed precision what a unit is given by keyword keeps its dtype",
+        "mixed precision",
+        "fsdp2",
+        Edit(
+            STATE + "_cast_forward_inputs",
+            "_apply_to_tensors(cast_fn, kwargs)",
+            "kwargs",
+        ),
+        Edit(
+            STATE + "_pre_forward",
+            "_apply_to_tensors(cast_fn, kwargs)",
+            "kwargs",
+        ),
+        silent=False,
+    ),
+    fault(
+        "fsdp2_output_dtype_of_training_alone",
+        "in an evaluation outputs keep the dtype in which a unit computes",
+        "mixed precision",
+        "fsdp2",
+        Edit(
+            STATE + "_cast_output_dtype",
+            "self._mp_policy.output_dtype is None",
+            "self._mp_policy.output_dtype is None or not torch.is_grad_enabled()",
+        ),
+        Edit(
+            STATE + "_post_forward",
+            "self._mp_policy.output_dtype is not None",
+            "self._mp_policy.output_dtype is not None and torch.is_grad_enabled()",
         ),
     ),
 )

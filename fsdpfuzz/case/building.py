@@ -38,7 +38,8 @@ def _cast(a: Anatomy) -> str:
 
 def module_of(a: Anatomy) -> Value:
     """The model's own code; a chain calls what a checkpoint asks its caller to recompute."""
-    asked = {c.path for c in a.case.checkpoints if c.by_caller(a)}
+    # A new model may be wrapped so that a checkpoint lies on another side of its unit.
+    asked = {c.path for b in a.under_each_plan for c in b.case.checkpoints if c.by_caller(b)}
 
     def build(child: Child, path: str) -> Value:
         def inside(inner: Child) -> Value:

@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
+from fsdpfuzz.case.keyword_input import named
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.forward import cut_gradients, most_pending
@@ -360,7 +361,7 @@ def lacks_keywords(a: Anatomy, checkpoint: Checkpoint) -> bool:
 
     A wrapper packs keyword arguments.
     """
-    called = a.by_path[checkpoint.path].kind in BY_KEYWORDS
+    called = a.by_path[checkpoint.path].kind in BY_KEYWORDS or named(a, checkpoint.path)
     return called and checkpoint.reentrant and not checkpoint.wraps
 
 

@@ -12,9 +12,11 @@ from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.case.communication import hooked
 from fsdpfuzz.case.divide_factor import followed
 from fsdpfuzz.case.finalization import finished
+from fsdpfuzz.case.keyword_input import named
 from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.loss import output_of
 from fsdpfuzz.case.micro_batches import told
+from fsdpfuzz.case.modules.method import METHOD
 from fsdpfuzz.case.operations import (
     Op,
     StateDict,
@@ -164,14 +166,21 @@ class Lowering:
         """The number of the forward that comes next."""
         return Index(self._forwards)
 
-    def called(self, module: Variable | Inside, x: Value) -> Call:
+    def called(self, module: Variable | Inside, x: Value, *, by_method: bool) -> Call:
         """A call of a module, through a checkpoint where the caller has to look for one."""
         if self.a.imported is not None:
             return output_of(self.a.imported, module, x)
         path = module.path if isinstance(module, Inside) else ""
+        given = call(module, x)
+        if named(self.a, path):
+            given = call(module, **{self.a.by_path[path].takes: x})
+        if by_method:
+            # As a value: a script hands its function of forwards what each of them calls.
+            return replace(given, function=Inside("model", join(path, METHOD)))
         if any(c.path == path and c.by_caller(self.a) for c in self.a.case.checkpoints):
-            return call("steps.checkpointing.call", module, x)
-        return Call(module, (x,))
+            asks = "steps.checkpointing.call"
+            return replace(given, function=asks, args=(module, *given.args))
+        return given
 
     def before_forward(self) -> Iterator[Statement]:
         """The memory tracker's figures by module are those of one iteration."""

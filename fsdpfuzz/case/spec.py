@@ -69,6 +69,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """How a backward is finished (fsdp2)."""
     meta_init: MetaInit | None = None
     """What FSDP gets on the meta device, and how it is materialised; None for nothing."""
+    keyword_input: bool = False
+    """What the program calls gets its input by keyword: ``model(x=x)``."""
 
     @property
     def api(self) -> Api:

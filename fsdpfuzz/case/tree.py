@@ -56,6 +56,7 @@ def _walk(node: Model, width: int, *, path: str, at: str, depth: int) -> Iterato
         ),
         buffers=tuple(join(path, name) for name in node.own_buffers()),
         returns_its_input=node.returns_its_input(),
+        takes=node.takes(),
     )
     for inner in node.inside(width, at):
         if isinstance(inner, Child):
@@ -88,6 +89,7 @@ def _brought(inner: Brought, path: str, at: str, depth: int) -> Iterator[Place]:
         alone=inner.alone,
         returns_its_input=inner.returns_its_input,
         by_method=inner.by_method,
+        takes=inner.takes,
     )
     if inner.child is not None:
         # The depth of nodes counts, not that of what they bring along.

@@ -58,18 +58,13 @@ def forwards(
     found = [s for s in walk(statements) if isinstance(s, Operation) and s.name == "forward"]
     if len(found) < 2:
         return list(statements), None
-    body = list(walk(found[0].body))
-    # What one rank alone does is no part of every forward.
-    made = [
-        s
-        for s in body
-        if isinstance(s, Do) and s.ranks is None and s.into and isinstance(s.into[0], Variable)
-    ]
-    inner = [
-        _parametrised(do)
-        for do in body
-        if isinstance(do, Do) and (do in made or calls(do, "torch.manual_seed"))
-    ]
+    # The caller of one of them may have to look for a checkpoint.
+    looks = any(calls(s, _LOOKS) for forward in found for s in walk(forward.body))
+    bodies = [_in_common(forward, looks) for forward in found]
+    inner = max(bodies, key=bodies.count)
+    # A module may take its input by another name than the rest: that forward is written out.
+    if bodies.count(inner) < 2:
+        return list(statements), None
     used = {v for do in inner for v in values(do.call)}
     given = tuple(name for name in ("dtype",) if Variable(name) in used)
     procedure = Procedure(
@@ -78,10 +73,32 @@ def forwards(
         body=tuple(inner),
         result=", ".join(needed),
     )
-    return [_with_forward(s, needed, given) for s in statements], procedure
+
+    def shortened(statement: Statement) -> Statement:
+        if isinstance(statement, Operation) and statement.name == "forward":
+            if _in_common(statement, looks) != inner:
+                return statement
+            return replace(statement, body=tuple(_shortened(statement.body, needed, given)))
+        if isinstance(statement, Do):
+            return statement
+        return replace(statement, body=tuple(map(shortened, statement.body)))
+
+    return list(map(shortened, statements)), procedure
 
 
-def _parametrised(do: Do) -> Do:
+def _in_common(forward: Operation, looks: bool) -> list[Do]:
+    """What a function of forwards does in place of this one."""
+    body = [s for s in walk(forward.body) if isinstance(s, Do)]
+    # What one rank alone does is no part of every forward.
+    return [
+        _parametrised(do, looks)
+        for do in body
+        if calls(do, "torch.manual_seed")
+        or (do.ranks is None and do.into and isinstance(do.into[0], Variable))
+    ]
+
+
+def _parametrised(do: Do, looks: bool) -> Do:
     """A statement of a forward with the module and the number as parameters."""
 
     def change(value: Value) -> Value:
@@ -89,7 +106,10 @@ def _parametrised(do: Do) -> Do:
             case Index():
                 return Variable("i")
             case Call(function, args, options) if not isinstance(function, str):
-                return Call(Variable("module"), args, options)
+                module = Variable("module")
+                if looks:
+                    return Call(_LOOKS, (module, *args), options)
+                return Call(module, args, options)
             case Call(str(function), args, options) if _calls_first(function):
                 return Call(function, (Variable("module"), *args[1:]), options)
             case _:
@@ -105,19 +125,12 @@ def _calls_first(function: str) -> bool:
     return function in _CALL_FIRST
 
 
+_LOOKS = "steps.checkpointing.call"
 _CALL_FIRST = (
-    "steps.checkpointing.call",
+    _LOOKS,
     "steps.modules.imported.returned",
     "steps.modules.imported.loss_in",
 )
-
-
-def _with_forward(statement: Statement, needed: list[str], given: Sequence[str]) -> Statement:
-    if isinstance(statement, Operation) and statement.name == "forward":
-        return replace(statement, body=tuple(_shortened(statement.body, needed, given)))
-    if isinstance(statement, Do):
-        return statement
-    return replace(statement, body=tuple(_with_forward(s, needed, given) for s in statement.body))
 
 
 def _shortened(

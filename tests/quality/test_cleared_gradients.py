@@ -20,7 +20,7 @@ KEY = "grad_parity/mismatch/fsdp1"
 
 def test_a_gradient_that_comes_back(tmp_path: Path) -> None:
     injection = "benchmarks.faults.injections:cleared_gradient_written_back"
-    summary = hunt(injection, tmp_path, apis=("fsdp1",), number=400, until=(KEY,), seed=7)
+    summary = hunt(injection, tmp_path, apis=("fsdp1",), number=400, until=(KEY,))
     found = found_by(summary, KEY)
     case = case_of(found)
     assert linears(case) <= 2

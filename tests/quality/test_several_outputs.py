@@ -19,7 +19,7 @@ KEY = "no_crash/crash/fsdp2"
 
 def test_a_unit_that_backward_reaches_by_its_second_output(tmp_path: Path) -> None:
     injection = "benchmarks.faults.injections:fsdp2_first_output_hooked"
-    found = found_by(hunt(injection, tmp_path, number=100, until=(KEY,)), KEY)
+    found = found_by(hunt(injection, tmp_path, number=300, until=(KEY,)), KEY)
     case = case_of(found)
     assert linears(case) <= 2
     assert "outputs" in features(case)["kinds"]

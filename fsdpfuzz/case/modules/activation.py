@@ -31,6 +31,10 @@ class Activation(Leaf, tag="activation", frozen=True, kw_only=True):
         """Keeps the width."""
         return takes_features(self, width, at)
 
+    def takes(self) -> str:
+        """As PyTorch's own modules call it."""
+        return "input"
+
     def module(self, width: int, build: Build) -> Value:
         """PyTorch's own."""
         return call(f"torch.nn.{_CLASSES[self.fn]}")

@@ -68,6 +68,8 @@ class Place:
     """Whether what it puts out is the very tensor that it was given."""
     by_method: bool = False
     """Whether it is called by another method than ``forward``, which it has not."""
+    takes: str = "x"
+    """Name of the parameter that its input is passed for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class Brought:
     """See `Place`, as for the next ones."""
     returns_its_input: bool = False
     by_method: bool = False
+    takes: str = "input"
+    """As most of PyTorch's own modules call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +265,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     def returns_its_input(self) -> bool:
         """Whether what it puts out is the very tensor that it was given."""
         return False
+
+    def takes(self) -> str:
+        """Name of the parameter that its input is passed for: that of our own modules."""
+        return "x"
 
     def calls_inside(self) -> bool:
         """Whether it also calls a module that lies deeper in it than its children."""

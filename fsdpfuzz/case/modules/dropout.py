@@ -16,6 +16,10 @@ class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
         """Keeps the width."""
         return takes_features(self, width, at)
 
+    def takes(self) -> str:
+        """As PyTorch's own modules call it."""
+        return "input"
+
     def module(self, width: int, build: Build) -> Value:
         """PyTorch's own."""
         return call("torch.nn.Dropout", self.p)

@@ -29,6 +29,10 @@ class Embedding(Leaf, tag="embedding", frozen=True, kw_only=True):
         """A weight of shape ``(rows, out)``."""
         yield "weight", (self.rows, self.out)
 
+    def takes(self) -> str:
+        """As PyTorch's own modules call it."""
+        return "input"
+
     def module(self, width: int, build: Build) -> Value:
         """PyTorch's own."""
         return call("torch.nn.Embedding", self.rows, self.out)

@@ -40,7 +40,9 @@ class Keyed(Around, tag="keyed", frozen=True, kw_only=True):
         """The module that is called so, and in it the body."""
         body = Child("body", self.body, width, f"{at}.body")
         same = self.returns_its_input()
-        yield Brought("inner", BY_KEYWORD, width, width, child=body, returns_its_input=same)
+        yield Brought(
+            "inner", BY_KEYWORD, width, width, child=body, returns_its_input=same, takes="x"
+        )
 
     def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
         """The module, and in it the body."""

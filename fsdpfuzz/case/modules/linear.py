@@ -39,6 +39,10 @@ class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
         if self.bias:
             yield "bias", (self.out,)
 
+    def takes(self) -> str:
+        """As PyTorch's own modules call it."""
+        return "input"
+
     def module(self, width: int, build: Build) -> Value:
         """PyTorch's own."""
         return call("torch.nn.Linear", width, self.out, **without_defaults(self, bias="bias"))

@@ -42,6 +42,10 @@ class Norm(Leaf, tag="norm", frozen=True, kw_only=True):
         """``nn.RMSNorm`` does, on every device, and puts out the dtype of its inputs."""
         return self.variant == "rms"
 
+    def takes(self) -> str:
+        """``RMSNorm`` has a name of its own for it."""
+        return {"layer": "input", "rms": "x"}[self.variant]
+
     def module(self, width: int, build: Build) -> Value:
         """PyTorch's own."""
         name = {"layer": "LayerNorm", "rms": "RMSNorm"}[self.variant]

@@ -52,6 +52,10 @@ class Sequential(NodeBase, tag="sequential", frozen=True, kw_only=True):
         """If each child does."""
         return all(child.returns_its_input() for child in self.children)
 
+    def takes(self) -> str:
+        """As PyTorch's own modules call it."""
+        return "input"
+
     def module(self, width: int, build: Build) -> Value:
         """PyTorch's own; `Lowering` puts one of ours where it has to look for checkpoints."""
         children = [build(child) for child in self.inside(width, "") if isinstance(child, Child)]

@@ -57,7 +57,7 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
                 # A decoder's layer takes what the encoder put out besides, so nobody can call it
                 # with one tensor.
                 kind, alone = f"{stack}_stack_layer", stack == "encoder"
-                yield Brought(name, kind, width, width, shapes, callable_alone=alone)
+                yield Brought(name, kind, width, width, shapes, callable_alone=alone, takes="src")
             norm = (("weight", (width,)), ("bias", (width,)))
             yield Brought(join(prefix, "norm"), "norm", width, width, norm)
         # Without the weight: ``named_parameters`` lists a shared one under its first name alone.
@@ -80,6 +80,10 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
         """All that lies in it."""
         own = grad and walk.own(path)
         return own | (yield from walk.plain(path, walk.below(path), own, grad=grad, ours=False))
+
+    def takes(self) -> str:
+        """Source and target in one."""
+        return "tokens"
 
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""

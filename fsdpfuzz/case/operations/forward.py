@@ -11,19 +11,16 @@ import msgspec
 from fsdpfuzz.case.base import ModulePath, Rank, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.loss import loss_of
-from fsdpfuzz.case.modules.method import METHOD
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.mode import Mode
-from fsdpfuzz.case.paths import join, outermost, within
+from fsdpfuzz.case.paths import outermost, within
 from fsdpfuzz.case.recipe import (
     MODEL,
-    Call,
     Do,
     Inside,
     Statement,
     Sum,
-    Value,
     Variable,
     With,
     call,
@@ -158,7 +155,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             yield Do(call=call("torch.manual_seed", Sum(a.case.seed, index)))
         module = Inside("model", self.target) if self.target else MODEL
         run: list[Statement] = [
-            Do(call=self._call(lowering, module, x), into=(output,)),
+            Do(call=lowering.called(module, x, by_method=self.by_method), into=(output,)),
             Do(call=loss_of(a), into=(loss,)),
         ]
         if self.masked is not None:
@@ -172,12 +169,6 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         yield from lowering.after_forward(self)
         if most_pending(a.case) > 1 and self.waits:
             yield Do(call=call(".append", Variable("pending"), loss))
-
-    def _call(self, lowering: Lowering, module: Variable | Inside, x: Value) -> Call:
-        if not self.by_method:
-            return lowering.called(module, x)
-        # As a value: a script hands its function of forwards what each of them calls.
-        return Call(Inside("model", join(self.target, METHOD)), (x,))
 
     def words(self) -> str:
         """``forward of 0 no_sync``."""

@@ -75,7 +75,8 @@ class Interrupt(OperationBase, tag="interrupt", frozen=True, kw_only=True):
             yield Do(call=call("torch.manual_seed", Sum(a.case.seed, index)))
         module = Inside("model", self.module) if self.module else MODEL
         caught = call("steps.interrupt.interrupted", module, self.done)
-        yield With(context=caught, body=(Do(call=lowering.called(MODEL, x)),))
+        run = Do(call=lowering.called(MODEL, x, by_method=False))
+        yield With(context=caught, body=(run,))
 
     def words(self) -> str:
         """``exception at the end of 0``."""

@@ -10,8 +10,8 @@ from fsdpfuzz.steps.checkpointing import call
 class Chain(nn.Sequential):
     """``nn.Sequential`` whose children may ask to be recomputed."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Calls the children in order."""
         for module in self:
-            x = call(module, x)
-        return x
+            input = call(module, input)
+        return input

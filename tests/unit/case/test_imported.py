@@ -118,6 +118,7 @@ def test_nothing_is_promised_of_what_it_computes() -> None:
         ({"loss": "projection"}, "'own' is the loss"),
         ({"program": (Forward(target="head"), Backward())}, "takes, or returns"),
         ({"checkpoints": (Checkpoint(path="head", kind="function_offload"),)}, "use a wrapper"),
+        ({"keyword_input": True}, "says what an imported model is given"),
     ],
 )
 def test_what_contradicts_it_is_refused(fields: dict[str, object], reason: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+
+import msgspec
 import pytest
 import torch
 
@@ -28,6 +31,7 @@ from fsdpfuzz.case import (
     Node,
     Norm,
     Positions,
+    Rebuild,
     Repeat,
     Residual,
     Sequential,
@@ -38,6 +42,8 @@ from fsdpfuzz.case import (
     anatomy,
 )
 from fsdpfuzz.case.modules import ConvNorm
+from fsdpfuzz.case.modules.keyed import Keyed
+from fsdpfuzz.steps.modules.chain import Chain
 from tests.unit.ranks.executed import built
 
 
@@ -97,6 +103,40 @@ def test_the_width_that_comes_out_is_foreseen(name: str) -> None:
     case = case_of(MODELS[name])
     output = built(case)(torch.ones(2, 3, 4))
     assert output.shape[-1] == anatomy(case).places[0].width_out
+
+
+@pytest.mark.parametrize("name", [*MODELS, "keyed", "transformer"])
+def test_the_name_that_the_input_has_is_foreseen(name: str) -> None:
+    tokens = Transformer(rows=11, width=4)
+    case = (
+        case_of(tokens, inputs=Tokens())
+        if name == "transformer"
+        else case_of(MODELS.get(name, Keyed(body=Linear(out=4))))
+    )
+    model = built(case)
+    places = [place for place in anatomy(case).places if place.callable_alone]
+    for place in places:
+        taken = inspect.signature(model.get_submodule(place.path).forward).parameters
+        assert next(iter(taken)) == place.takes, place.path
+
+
+def test_a_chain_looks_for_what_a_later_plan_has_it_ask() -> None:
+    units = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0", grouped=("1",))))
+    case = case_of(
+        seq(Linear(out=4), Linear(out=4)),
+        plan=units,
+        checkpoints=(Checkpoint(path="1", kind="function"),),
+        program=(Rebuild(plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),))), Forward()),
+    )
+    assert isinstance(built(case), Chain)
+    assert not isinstance(built(msgspec.structs.replace(case, program=(Forward(),))), Chain)
+
+
+def test_a_chain_takes_its_input_as_a_sequence_does() -> None:
+    asked = (Checkpoint(path="1", kind="function"),)
+    model = built(case_of(seq(Linear(out=4), Linear(out=4)), checkpoints=asked))
+    x = torch.ones(2, 3, 4)
+    assert torch.equal(model(input=x), model(x))
 
 
 def test_a_transformer_is_foreseen_but_for_its_tied_head() -> None:
