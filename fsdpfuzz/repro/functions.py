@@ -56,7 +56,8 @@ def forwards(
     """Forwards as calls of one function, where there are several to be written."""
     # Counted as they will be written: a loop over ten iterations has one forward.
     found = [s for s in walk(statements) if isinstance(s, Operation) and s.name == "forward"]
-    if len(found) < 2:
+    # One function has one name for the input, which modules may call otherwise.
+    if len(found) < 2 or len({_called(forward) for forward in found}) > 1:
         return list(statements), None
     body = list(walk(found[0].body))
     # What one rank alone does is no part of every forward.
@@ -79,6 +80,12 @@ def forwards(
         result=", ".join(needed),
     )
     return [_with_forward(s, needed, given) for s in statements], procedure
+
+
+def _called(forward: Operation) -> tuple[Do, ...]:
+    """How a forward calls its module, whichever that is."""
+    output = (s for s in walk(forward.body) if isinstance(s, Do) and makes(s, "output"))
+    return tuple(_parametrised(do) for do in output)
 
 
 def _parametrised(do: Do) -> Do:
