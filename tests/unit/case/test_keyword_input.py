@@ -32,6 +32,7 @@ from fsdpfuzz.case.keyword_input import KeywordInputDimension
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Variable, call, walk
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce import simpler
+from fsdpfuzz.repro.functions import forwards
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 X = Variable("x")
@@ -111,3 +112,14 @@ def test_by_position_is_plainer() -> None:
 def test_it_needs_a_call() -> None:
     with pytest.raises(CaseError, match="nothing is called"):
         check(case(program=(StateDict(),)))
+
+
+def test_a_script_has_one_function_of_forwards_where_they_name_the_input_alike() -> None:
+    program = (Forward(), Forward(grad=False, target="body"))
+    given = case(model=Residual(body=Linear(out=4)), program=program)
+    for one, folded in (
+        (given, False),
+        (msgspec.structs.replace(given, keyword_input=False), True),
+    ):
+        _, function = forwards(lower(anatomy(one)).main, ["output", "loss"])
+        assert (function is not None) == folded
