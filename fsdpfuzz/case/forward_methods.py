@@ -44,6 +44,7 @@ class ForwardMethodsDimension(Dimension):
             group="Wrapping",
             values=("no", "inner", "root", "both"),
             apis=("fsdp2",),
+            excludes={"both": {"units": ("1",), "nesting": ("flat",)}},
         )
     }
     unit_features: ClassVar[Mapping[str, Feature]] = {

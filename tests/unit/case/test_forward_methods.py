@@ -91,7 +91,7 @@ def test_the_program_calls_the_method() -> None:
     called = [
         s.call.function for s in operation.body if isinstance(s, Do) if isinstance(s.call, Call)
     ]
-    assert ".encode" in called
+    assert Inside("model", "encode") in called
     assert given.program[0].words() == "forward by encode"
     plainer = [one.case.program for one in simpler(given) if "register" in one.words]
     assert plainer == [ITERATION]

@@ -73,7 +73,7 @@ def test_a_unit_below_the_root_and_a_method_are_called_so_as_well() -> None:
     below = case(fsdp2("", "0"), model=Sequential(children=(Linear(out=4),)), program=program)
     assert outputs(below) == [call(MODEL, input=X), call(Inside("model", "0"), input=X)]
     encoded = case(model=Method(body=Linear(out=4)), program=(Forward(by_method=True),))
-    assert outputs(encoded) == [call(".encode", MODEL, x=X)]
+    assert outputs(encoded) == [call(Inside("model", "encode"), x=X)]
 
 
 def test_a_checkpoint_that_the_program_looks_for_passes_it_on() -> None:

@@ -80,6 +80,7 @@ MEANING: tuple[Together, ...] = (
             "clips": ("1", "2+"),
             "clip_error": ON,
             "state_rank0": ON,
+            "optim_broadcast": ON,
         },
     ),
     (
@@ -144,11 +145,6 @@ MEANING: tuple[Together, ...] = (
 )
 
 NOT_DRAWN: tuple[Together, ...] = (
-    (
-        "what returns its input has unused parameters alone, and a model has others",
-        {"identity_unit": ON},
-        {"unused": OFF, "units": ("1",)},
-    ),
     (
         "models that switch paths are drawn apart: a unit for each path, by hand, nothing else "
         "frozen, no state saved, gradients cleared",
@@ -232,6 +228,10 @@ NOT_DRAWN: tuple[Together, ...] = (
             "eval": ON,
             "refrozen": ("after lone forward",),
             "use_orig_params": ("mixed",),
+            "inference_mode": ("later",),
+            "late_unit": ON,
+            "input_casts": ON,
+            "low_grads": ON,
         },
     ),
     (
@@ -245,6 +245,8 @@ NOT_DRAWN: tuple[Together, ...] = (
             "zero_grad": ("zero", "mixed"),
             "optimizer": ("none",),
             "deferred": ("all_reduce",),
+            "deferring_units": ("some",),
+            "late_unit": ON,
             "kept_after_backward": ON,
             "not_last_backward": ON,
             "non_root_forward": ON,
@@ -286,6 +288,17 @@ NOT_DRAWN: tuple[Together, ...] = (
         },
     ),
     (
+        "such a loss is summed in float32",
+        {"precision_output": ON, "input_casts": ON},
+        {"loss": ("sum",)},
+    ),
+    (
+        "the override keeps norms in float32 where the rest is not",
+        {"param_dtype_override": ON},
+        {"precision": OFF, "norm": ("no",)},
+    ),
+    ("a unit is passed over for one beside it", {"late_unit": ON}, {"units": ("1",)}),
+    (
         "an optimizer steps one parameter after the other where gradients have another dtype",
         {"low_grads": ON},
         {"foreach": ("default", "on"), "optimizer": ("adam", "adamw")},
@@ -317,7 +330,13 @@ NOT_DRAWN: tuple[Together, ...] = (
     ),
     (
         "forwards before one backward are drawn synchronised",
-        {"accumulation": ("no_sync",)},
+        {
+            "accumulation": ("no_sync",),
+            "deferred": ("all_reduce",),
+            "deferring_units": ("some",),
+            "kept_after_backward": ON,
+            "late_unit": ON,
+        },
         {"pending": ("2+",)},
     ),
     (
