@@ -24,6 +24,8 @@ class Program:
     d: Drawing
     iterations: list[list[Op]] = field(default_factory=list)
     gaps: list[list[Op]] = field(default_factory=lambda: [[]])
+    seldom: int = 0
+    """One choice for all that comes in few programs, which has at most one of it."""
 
     def operations(self) -> tuple[Op, ...]:
         """All of them, in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fsdpfuzz.case.operations import Rescale
 from fsdpfuzz.case.units.use_orig_params import is_flat
+from fsdpfuzz.strategies.drawing import LOTS
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -15,7 +16,10 @@ def draw(program: Program) -> None:
     """
     d = program.d
     original = d.a.fsdp1 and not all(is_flat(d.a, unit) for unit in d.a.units)
-    if d.parting != "never" or not d.trains or not d.chance(12 if original else 4):
+    if d.parting != "never" or not d.trains:
+        return
+    program.seldom = d.between(0, LOTS - 1)
+    if program.seldom < LOTS - (15 if original else 5):
         return
     gap, new_data = d.pick(program.gaps[:-1]), d.chance(60)
     which, flags = d.between(0, 13), d.mask(14)

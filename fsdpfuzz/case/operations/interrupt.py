@@ -54,7 +54,7 @@ class Interrupt(OperationBase, tag="interrupt", frozen=True, kw_only=True):
 
         fsdp1 lets nobody look into what it left in the midst of a forward: it asserts that it is
         idle, as for ``no_sync`` (``_assert_state`` in fsdp/fully_sharded_data_parallel.py,
-        ``_validate_unshard_params_args`` in fsdp/_unshard_param_utils.py). And where
+        ``_unshard_fsdp_state_params`` in fsdp/_unshard_param_utils.py). And where
         parameters change meanwhile, a unit that was left whole computes with the old ones: with
         either API ``unshard`` returns at once.
         """

@@ -121,7 +121,6 @@ WANTED: dict[str, Wanted] = {
         has("ignored_parameters", "on"),
         ("ignored_parameters", "wrap"),
         modules=2,
-        start=1,
     ),
     "averaged": Wanted(
         "parity",
@@ -140,9 +139,7 @@ WANTED: dict[str, Wanted] = {
     "frozen, fsdp2": Wanted(
         "fine_tune", "fsdp2", lambda case: case.frozen, ("freezing", "inputs"), modules=2
     ),
-    "checkpoints": Wanted(
-        "checkpoint", "fsdp2", lambda case: case.checkpoints, ("checkpoints",), start=1
-    ),
+    "checkpoints": Wanted("checkpoint", "fsdp2", lambda case: case.checkpoints, ("checkpoints",)),
     "variants": Wanted("checkpoint", "fsdp1", has("variants", "checkpoints"), ("variants",)),
     "mem_tracker": Wanted("memory", "fsdp2", has("mem_tracker", "on"), ("mem_tracker",)),
     "state_dict": Wanted("state_dict", "fsdp1", has("state_dict", "sharded"), operations=4),
