@@ -19,7 +19,7 @@ KEY = "grad_parity/mismatch/fsdp1"
 
 def test_what_an_exception_leaves_to_training(tmp_path: Path) -> None:
     injection = "benchmarks.faults.injections:fsdp1_whole_unit_written_back"
-    summary = hunt(injection, tmp_path, number=300, until=(KEY,), apis=("fsdp1",), seed=1)
+    summary = hunt(injection, tmp_path, number=400, until=(KEY,), apis=("fsdp1",), seed=2)
     found = found_by(summary, KEY)
     case = case_of(found)
     assert linears(case) <= 2
