@@ -14,18 +14,19 @@ if TYPE_CHECKING:
     from benchmarks.survivors import Reading
 
 
-FAULT_COLUMNS = ["what is wrong", "API", "examples", "caught by", "modules", "script", "seeds"]
+FAULT_COLUMNS = ["what is wrong", "API", "examples", "caught by", "modules", "script"]
 
 
 def faults_page(faults: Sequence[Fault], bench: Bench, figures: Mapping[str, Any]) -> str:
     """A row for each fault; ``figures`` are those of `benchmarks.sensitivity.summed_up`."""
+    names = [*FAULT_COLUMNS, "seeds"] if figures["seeded"] else FAULT_COLUMNS
     rows = []
     for fault in faults:
         record = bench.records.get((fault.id, "hunt"))
         if record is not None:
             seeds = bench.records.get((fault.id, "seeds"))
             by_seeds = "" if seeds is None else "yes" if seeds["status"] == "found" else "no"
-            rows.append([fault.says, fault.api, *_found(record), by_seeds])
+            rows.append([fault.says, fault.api, *_found(record), by_seeds][: len(names)])
     lines = [
         "# Faults put into FSDP by hand",
         "",
@@ -42,7 +43,7 @@ def faults_page(faults: Sequence[Fault], bench: Bench, figures: Mapping[str, Any
             f"The seeds alone, of which nothing is drawn, find {figures['by_seeds']} of "
             f"{figures['seeded']}."
         )
-    lines += ["", *table(FAULT_COLUMNS, rows)]
+    lines += ["", *table(names, rows)]
     return "\n".join(lines) + "\n"
 
 

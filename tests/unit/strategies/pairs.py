@@ -297,7 +297,6 @@ NOT_DRAWN: tuple[Together, ...] = (
         {"param_dtype_override": ON},
         {"precision": OFF, "norm": ("no",)},
     ),
-    ("a unit is passed over for one beside it", {"late_unit": ON}, {"units": ("1",)}),
     (
         "an optimizer steps one parameter after the other where gradients have another dtype",
         {"low_grads": ON},
