@@ -38,8 +38,8 @@ def test_a_fault_that_was_found_and_one_that_was_not(tmp_path: Path) -> None:
     page = faults_page(faults, bench, summed_up(faults, bench))
     assert "on gloo, seed 3, up to 40 examples" in page
     assert "Of 2 faults 1 were found, 1 with a script that shows it" in page
-    assert f"| {faults[0].says} | fsdp1 | 7 | loss_parity | 1 | confirmed |  |" in page
-    assert f"| {faults[1].says} | fsdp1 | none in 40 |  |  |  |  |" in page
+    assert f"| {faults[0].says} | fsdp1 | 7 | loss_parity | 1 | confirmed |\n" in page
+    assert f"| {faults[1].says} | fsdp1 | none in 40 |  |  |  |\n" in page
     assert faults[2].says not in page
     assert "seeds alone" not in page
     bench.records[faults[0].id, "seeds"] = {"status": "found"}
