@@ -77,7 +77,8 @@ def of_frozen_units(a: Anatomy) -> tuple[Finding, ...]:
     return tuple(
         wrong_gradient(name=a.owned[path][0].fqn, unit=path, world_size=a.case.world_size)
         for path in a.units
-        if a.owned[path]
+        if any(op.gives_gradients for op in a.case.program)
+        and a.owned[path]
         and all(p.fqn in a.frozen for p in a.owned[path])
         and getattr(a.options[path], "sharding", "") == "SHARD_GRAD_OP"
     )
