@@ -15,7 +15,6 @@ from fsdpfuzz.case.operations import (
     Progress,
 )
 from fsdpfuzz.case.operations.average_unmanaged import noted
-from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.errors import ContractError
 
 if TYPE_CHECKING:
@@ -80,12 +79,6 @@ class ProgramDimension(Dimension):
             if all(each.waits for each in (op, following)):
                 left = program[:i] + program[i + 1 :]
                 yield Simpler(msgspec.structs.replace(case, program=left))
-            # An evaluation in place of an iteration, which may be all that there is.
-            if isinstance(op, Forward) and op.waits and following.gives_gradients:
-                alone = Forward(grad=False, target=op.target, by_method=op.by_method)
-                left = (*program[:i], alone, *program[i + 2 :])
-                if not orderly or is_orderly(left):
-                    yield Simpler(msgspec.structs.replace(case, program=left))
         for kind in OPERATIONS.values():
             yield from kind.simpler(case)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -196,7 +197,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
-        """Synchronised; under ``no_grad``; of the root; by ``forward``."""
+        """Synchronised; under ``no_grad``; of the root; by ``forward``; without a backward."""
         program = case.program
         replace = msgspec.structs.replace
         if any(isinstance(op, Forward) and not op.sync for op in program):
@@ -215,6 +216,13 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             plain = [replace(op, by_method=False) if op.calls_method else op for op in program]
             words = "register_fsdp_forward_method"
             yield Simpler(replace(case, program=tuple(plain)), words)
+        if sum(op.gives_gradients for op in program) == 1:
+            # An evaluation in place of the only iteration, which may be all that there is.
+            for i, (op, following) in enumerate(pairwise(program)):
+                if isinstance(op, Forward) and op.waits and op.sync and following.gives_gradients:
+                    alone = Forward(grad=False, target=op.target, by_method=op.by_method)
+                    left = (*program[:i], alone, *program[i + 2 :])
+                    yield Simpler(replace(case, program=left))
 
 
 def calls_below_the_root(program: Iterable[object]) -> bool:
