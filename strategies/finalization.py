@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fsdpfuzz.case import calls_below_the_root
-from fsdpfuzz.case.micro_batches import defers_all_reduce
+from fsdpfuzz.case.micro_batches import defers_all_reduce, some_defer
 from fsdpfuzz.strategies.drawing import Drawing
 
 if TYPE_CHECKING:
@@ -17,10 +17,11 @@ _BY_HAND: tuple[Finalization, ...] = ("manual", "async")
 def draw(d: Drawing) -> None:
     """Mostly FSDP, else the program in either way. Shrinks towards automatic.
 
-    Not where a part of the model is called on its own, where ranks part, or where an all-reduce is
-    deferred.
+    Not where a part of the model is called on its own, where ranks part, or where some units,
+    or all-reduces alone, are deferred.
     """
     wanted, how = d.chance(8), d.pick(_BY_HAND)
     alone = calls_below_the_root(d.case.program)
-    if wanted and not (d.a.fsdp1 or d.apart or alone or defers_all_reduce(d.case)):
+    deferred = defers_all_reduce(d.case) or some_defer(d.case)
+    if wanted and not (d.a.fsdp1 or d.apart or alone or deferred):
         d.put(finalization=how)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
-from fsdpfuzz.case.micro_batches import defers_all_reduce
+from fsdpfuzz.case.micro_batches import defers_all_reduce, some_defer
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Value, call
 from fsdpfuzz.errors import CaseError
@@ -68,6 +68,9 @@ class FinalizationDimension(Dimension):
             # FSDPModule.finalize_backward: "Partial gradient reduction for replicate() and HSDP
             # is not supported. Enable all-reduce before finalization."
             raise CaseError("it goes with no deferred all-reduce", path=at)
+        # Of a backward that reduces for some units only, the program does not know how it ends.
+        if some_defer(case):
+            raise CaseError("it goes with no units that alone put off their reduction", path=at)
 
     def told(self, a: Anatomy, root: Value) -> Iterator[Do]:
         """Each root module."""

@@ -55,6 +55,11 @@ def defers_all_reduce(case: CaseSpec) -> bool:
     return case.micro_batches is not None and case.micro_batches.all_reduce_only
 
 
+def some_defer(case: CaseSpec) -> bool:
+    """Whether some units put off their reduction while others reduce."""
+    return case.micro_batches is not None and bool(case.micro_batches.units)
+
+
 class MicroBatchesDimension(Dimension):
     """None, or what is left for later beside, or in place of, the gradients' reduction."""
 

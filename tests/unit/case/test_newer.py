@@ -181,3 +181,6 @@ def test_manual_finalization_goes_with_no_deferred_all_reduce() -> None:
     check(case)
     with pytest.raises(CaseError, match="no deferred all-reduce"):
         check(msgspec.structs.replace(case, finalization="manual"))
+    case = msgspec.structs.replace(case, mesh=None, micro_batches=MicroBatches(units=("",)))
+    with pytest.raises(CaseError, match="no units that alone"):
+        check(msgspec.structs.replace(case, finalization="manual"))
