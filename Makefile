@@ -25,7 +25,9 @@ fuzz: .venv/.installed $(if $(TORCH),.venv-$(TORCH)/.installed)
 	@$(RUN) fsdpfuzz run --profile dev$(if $(TORCH), --python .venv-$(TORCH)/bin/python)
 
 # pytest comes last, so that its closing line is the last one printed. What a busy machine would
-# disturb runs by itself.
+# disturb runs by itself. Tests start hundreds of commands, which would compile all sources anew
+# where the environment forbids to keep them.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint types
 	@$(RUN) pytest -n 2 --dist loadfile -m "not alone and not models"
 	@$(RUN) pytest -m alone

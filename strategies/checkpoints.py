@@ -10,13 +10,13 @@ from fsdpfuzz.case import (
     Checkpoint,
     CheckpointKind,
     Dense,
-    Fsdp1Plan,
     Fsdp2Unit,
     reentrant_scopes,
     within,
 )
 from fsdpfuzz.case.checkpoints import evaluates, lacks_keywords
-from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL
+from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, VIEWED
+from fsdpfuzz.case.policies import finds_root, passed_over
 from fsdpfuzz.strategies.drawing import Drawing
 
 MAX_CHECKPOINTS = 3
@@ -32,7 +32,8 @@ def draw(d: Drawing) -> None:
     """
     if d.apart or not d.trains:
         return
-    if d.chance(15 if _prefetches(d) else 40, checkpoint=60, state_dict=50):
+    often = 60 if any(_tells(d.a, place.path) for place in d.a.places) else 40
+    if d.chance(15 if _prefetches(d) else often, checkpoint=60, state_dict=50):
         place(d, placement(d))
 
 
@@ -53,22 +54,27 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     wrong: on what calls a unit several times, or is called by keywords, or drops elements.
     """
     a = d.a
-    reentrant = d.chance(50, fine_tune=10)
+    # A reentrant one brings back the generator's state by itself.
+    random = any(place.node is not None and place.node.draws_random() for place in a.places)
+    reentrant = d.chance(70 if random else 50, fine_tune=10)
     starts = {p.fqn for place in a.places if place.width_in == TOKENS for p in place.parameters}
     own = a.imported is not None
     if reentrant and (own or not starts.isdisjoint(a.frozen)):
         reentrant = False  # whose inputs require grad nobody knows of an imported model
     kinds = tuple(kind for kind in _KINDS if not own or kind not in _BY_CALLERS)
-    kinds = kinds if a.fsdp1 or reentrant else (*kinds, "composable")
+    # A backward that goes back twice recomputes twice.
+    once = not any(op.goes_back_twice for op in a.case.program)
+    kinds = (*kinds, "composable") if once and not (a.fsdp1 or reentrant) else kinds
     paths = [
         p.path
         for p in a.places
-        if p.alone and (not reentrant or (p.width_in != TOKENS and p.kind != SEVERAL))
+        if p.alone and (not reentrant or (p.width_in != TOKENS and p.kind not in (SEVERAL, VIEWED)))
     ]
     # A recomputation counts a second time, and what is counted may decide what comes out.
     counted = a.changed_buffers if own else a.running_buffers if evaluates(a) else ()
     paths = [path for path in paths if not any(within(name, path) for name in counted)]
     paths = [path for path in paths if not a.by_path[path].by_method]
+    paths = [path for path in paths if not path or not passed_over(a, path)]
     if a.imported is not None:
         paths = [path for path in paths if path in a.imported.recomputable]
     # Units first, so that shrinking comes to a checkpoint on a unit.
@@ -138,7 +144,6 @@ def _calm(d: Drawing, placed: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
 
 
 def _found_again(d: Drawing, path: str) -> bool:
-    """Whether a class would find the module once more, inside of what is around it."""
-    plan = d.case.plan
-    root = not path and isinstance(plan, Fsdp1Plan) and d.a.places[0].kind in plan.classes
+    """Whether a policy would find the module once more, inside of what is around it."""
+    root = not path and any(map(finds_root, d.a.under_each_plan))
     return root or path in d.a.kept_out

@@ -9,7 +9,9 @@ own, decisions would drift towards "off".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -30,6 +32,26 @@ Focus = Literal["parity", "state_dict", "memory", "checkpoint", "fine_tune", "ex
 Parting = Literal["never", "all", "later", "first"]
 
 _lots = st.integers(0, LOTS - 1)
+_purpose: ContextVar[str] = ContextVar("purpose", default="")
+
+
+def purpose() -> str:
+    """What choices are made for just now: the dimension under way, or the operation in it."""
+    return _purpose.get()
+
+
+@contextmanager
+def choosing(name: str) -> Iterator[None]:
+    """Choices for one purpose.
+
+    `fsdpfuzz.loop` takes those of each purpose from a random sequence of its own: a dimension that
+    is new, or that draws more than it did, leaves to a seed what it gives for all others.
+    """
+    token = _purpose.set(name)
+    try:
+        yield
+    finally:
+        _purpose.reset(token)
 
 
 class Draw(Protocol):
@@ -120,9 +142,10 @@ class Drawing:
         Shrinks towards False.
         """
         often = focused.get(self.focus, percent)
-        # True at the upper end: Hypothesis shrinks a choice
-        # towards its lowest value, which is False.
-        return self._lot() >= LOTS - LOTS * often // 100
+        # 0 is False, the lowest of the others are True: what has shrunk to 1 stays True where the
+        # rest of a case, once it is plainer, makes it less likely.
+        lot = self._lot()
+        return often >= 100 or 1 <= lot <= LOTS * often // 100
 
 
 def all_units(d: Drawing, option: str, value: object) -> None:

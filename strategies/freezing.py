@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fsdpfuzz.case import Fsdp1Unit, adapter_names, kept_whole
+from fsdpfuzz.case import adapter_names, kept_whole
 from fsdpfuzz.strategies.drawing import Drawing
 
 # "none" twice: what is frozen hides errors in gradients, so a third of the draws goes without.
@@ -25,7 +25,7 @@ def draw(d: Drawing) -> None:
     if d.parting != "never":
         d.put(frozen=other_paths(d) if d.chance(50) else ())
         return
-    flat = [u for u in d.a.options.values() if isinstance(u, Fsdp1Unit) and not u.use_orig_params]
+    flat = [unit for unit in d.a.options.values() if unit.flat]
     # Drawn in any case: what is plainer must not cost Hypothesis a choice more.
     whole = not d.chance(3) and bool(flat)
     kinds: tuple[str, ...] = ("none", "units") if whole else _MASKS

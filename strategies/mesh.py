@@ -26,8 +26,9 @@ def draw(d: Drawing) -> None:
     often = 40 if leaves_for_later(d) else 20 if size < FOUR else 35
     wanted, mixed = d.chance(often), d.chance(12)
     sizes = [n for n in range(size, 0, -1) if size % n == 0]
-    # Two axes of several ranks as often as the two meshes that have an axis of one.
-    shards = d.pick([n for n in sizes for _ in range(1 if n in (1, size) else 2)])
+    # Two axes of several ranks as often as the two meshes that have an axis of one, of which
+    # replicas alone are what nobody needs FSDP for.
+    shards = d.pick([n for n in sizes for _ in range(1 if n == 1 else 2 if n == size else 3)])
     if not wanted or d.apart:
         return
     before = d.case

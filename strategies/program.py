@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import OPERATIONS, Backward, Forward
-from fsdpfuzz.strategies.drawing import Drawing
+from fsdpfuzz.strategies.drawing import Drawing, choosing
 from fsdpfuzz.strategies.operations.program import (
     MAX_ITERATIONS,
     Program,
@@ -22,5 +22,6 @@ def draw(d: Drawing) -> None:
         program.gaps.append([])
     strategies = operation_strategies()
     for kind in OPERATIONS:
-        strategies[kind](program)
+        with choosing(kind):
+            strategies[kind](program)
     d.put(program=program.operations())

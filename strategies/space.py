@@ -34,7 +34,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.mesh import own_mesh
 from fsdpfuzz.errors import ContractError, UsageError
-from fsdpfuzz.strategies.drawing import Draw, Drawing, Focus
+from fsdpfuzz.strategies.drawing import Draw, Drawing, Focus, choosing
 
 FOCUSES: tuple[Focus, ...] = get_args(Focus)
 """What drawing can look at most: the properties."""
@@ -81,14 +81,14 @@ def cases(
         raise UsageError(f"world_sizes={list(world_sizes)}: name sizes from 1 to {MAX_RANKS}")
     under_way: list[Drawing] = []
     parts = [
-        (dimension, _span(part, under_way))
+        (dimension, _span(dimension.name, part, under_way))
         for dimension, part in _parts()
         if (model is None or not dimension.of_model)
         and (plan is None or dimension.name in _AROUND_A_PLAN)
     ]
     if plan is not None and around:
         # Before the program, which is drawn for the plan that comes of it.
-        parts.insert(0, (parts[0][0], _span(part_named("around"), under_way)))
+        parts.insert(0, (parts[0][0], _span("around", part_named("around"), under_way)))
     own = _Written(tuple(words), always=plan is not None and not around)
     known = [api for api in APIS if api in apis]
     starts = {(api, n): _simplest(api, n, model, plan) for api in known for n in world_sizes}
@@ -134,7 +134,7 @@ def _cases(
         before = d.case
         draw(span)
         # Drawn all the same, so that a seed gives like cases on every torch.
-        if not offers.issuperset(dimension.newer):
+        if dimension.asked(d.a) and not offers.issuperset(dimension.newer):
             d.case = before
         if own.words and dimension.name == "program":
             d.draw = draw
@@ -146,7 +146,7 @@ def _cases(
 
 
 @st.composite
-def _span(draw: Draw, part: Part, under_way: Sequence[Drawing]) -> None:
+def _span(draw: Draw, name: str, part: Part, under_way: Sequence[Drawing]) -> None:
     """A dimension's choices in one span, so that Hypothesis can set all of them back at once.
 
     Made once for each strategy and not for each draw, of which it would be a quarter of the time;
@@ -154,7 +154,8 @@ def _span(draw: Draw, part: Part, under_way: Sequence[Drawing]) -> None:
     """
     (d,) = under_way
     d.draw = draw
-    part(d)
+    with choosing(name):
+        part(d)
 
 
 def _simplest(api: Api, world_size: int, own: Imported | None, wrapped: Plan | None) -> CaseSpec:

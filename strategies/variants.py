@@ -63,7 +63,11 @@ def _held_out(d: Drawing) -> None:
     case = d.case
     changes = d.parting != "never" or any(
         # What the optimizer never held fsdp1 cannot save with its state.
-        isinstance(op, RequiresGrad) or op.saves_optimizer or op.joins_gradients or op.renews
+        isinstance(op, RequiresGrad)
+        or op.saves_optimizer
+        or op.names_state()
+        or op.joins_gradients
+        or op.renews
         for op in case.program
     )
     reentrant = any(c.reentrant for c in case.checkpoints)

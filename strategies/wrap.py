@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from fsdpfuzz.case import (
     CLASSES,
     Fsdp1Plan,
@@ -18,25 +20,33 @@ from fsdpfuzz.case import (
     unit_paths,
     within,
 )
+from fsdpfuzz.case.policies import sizes
+from fsdpfuzz.case.wrap import WrapDimension
+from fsdpfuzz.errors import CaseError
 from fsdpfuzz.strategies.drawing import Drawing
 
 MAX_UNITS = 6
 
 
 def draw(d: Drawing) -> None:
-    """Any set of modules; fsdp1's by hand, by policy, or by classes.
+    """Any set of modules; fsdp1's by hand, by policy, by classes or by size.
 
     Most plans cover every parameter, since FSDP does not synchronise what no unit manages; the
     others go with programs that only save and load. Most ties join names within one unit.
 
     Shrinks towards the root alone, by hand.
     """
-    places = d.a.places
     choice = d.a.fsdp1 and d.parting == "never"
     way = d.pick(("nested", "custom_policy", "module_classes")) if choice else "nested"
     d.trains = d.parting != "never" or not d.chance(1, state_dict=25)
     # That shared parameters have to lie in one unit is documented, and known.
     split = d.chance(6) and d.a.imported is None
+    _units(d, way, split=split)
+    _otherwise(d, choice=choice, split=split)
+
+
+def _units(d: Drawing, way: str, *, split: bool) -> None:
+    places = d.a.places
     if way == "module_classes" and _by_classes(d, places) and (split or not d.a.split_ties):
         return
     paths = _chosen(d, places, may_open_root=way == "nested")
@@ -71,15 +81,87 @@ def _plan(d: Drawing, paths: Sequence[str], way: str) -> None:
 
 def _by_classes(d: Drawing, places: Sequence[Place]) -> bool:
     """A plan by classes of modules, where there are any to name."""
-    hidden = {kind for place in places if place.node for kind in place.node.inner_kinds}
-    found = dict.fromkeys(place.kind for place in places[1:])
-    kinds = [kind for kind in found if kind in CLASSES and kind not in hidden]
+    kinds = _classes(places)
     chosen = [kind for kind, wanted in zip(kinds, d.mask(len(kinds)), strict=True) if wanted]
     plan = Fsdp1Plan(units=(Fsdp1Unit(path=""),), wrap="module_classes", classes=tuple(chosen))
     units = set(unit_paths(plan, places)) if chosen else set()
     if not units or not _first_children(places, units) <= units:
         return False
+    before = d.case.plan
     d.put(plan=plan)
+    if not sound(d):
+        d.put(plan=before)
+        return False
+    return True
+
+
+def _classes(places: Sequence[Place]) -> list[str]:
+    """The kinds of module that a policy may name by class."""
+    hidden = {kind for place in places if place.node for kind in place.node.inner_kinds}
+    found = dict.fromkeys(place.kind for place in places[1:])
+    return [kind for kind in found if kind in CLASSES and kind not in hidden]
+
+
+# Drawn for both APIs: with fewer choices fsdp2 would be the simpler one.
+def _otherwise(d: Drawing, *, choice: bool, split: bool) -> None:
+    """The same units by another of fsdp1's ways, or those that go by size."""
+    plan = d.case.plan
+    other, by_size = d.chance(38), d.chance(14)
+    sized = _by_size(d, wanted=by_size and choice, split=split)
+    if sized or not choice or not isinstance(plan, Fsdp1Plan):
+        return
+    inner = tuple(unit.path for unit in plan.units if unit.path)
+    if other and plan.wrap == "module_classes":
+        d.put(plan=msgspec.structs.replace(plan, wrap="transformer_policy"))
+    elif other and plan.wrap == "custom_policy":
+        d.put(plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),), wrap="lambda_policy", chosen=inner))
+    elif other and len(plan.units) > 1:
+        d.put(plan=msgspec.structs.replace(plan, wrap="enable_wrap"))
+
+
+def _by_size(d: Drawing, *, wanted: bool, split: bool) -> bool:
+    """A plan by size that makes some unit below the root, where there is one."""
+    places, ties, before = d.a.places, d.case.ties, d.case.plan
+    which, spared = d.between(0, 127), (d.chance(40), d.chance(34))
+    flags = d.mask(14), d.mask(14)
+    if not wanted:
+        return False
+    kinds = _classes(places)
+    excluded, leaves = (
+        tuple(kind for i, kind in enumerate(kinds) if asked and mask[i % 14])
+        for asked, mask in zip(spared, flags, strict=True)
+    )
+    fits = []
+    found = sizes(places, ties)
+    # As many as a module has, and one more.
+    for least in sorted({size + more for size in found.values() if size for more in (0, 1)}):
+        plan = Fsdp1Plan(
+            units=(Fsdp1Unit(path=""),),
+            wrap="size_policy",
+            min_num_params=least,
+            excluded=excluded,
+            leaves=leaves,
+        )
+        if _may_be(d, plan, split=split):
+            fits.append(plan)
+    d.put(plan=fits[which % len(fits)] if fits else before)
+    return bool(fits)
+
+
+def _may_be(d: Drawing, plan: Fsdp1Plan, *, split: bool) -> bool:
+    d.put(plan=plan)
+    units = set(d.a.units)
+    if len(units) < 2 or not _first_children(d.a.places, units) <= units:
+        return False
+    return sound(d) and (split or not d.a.split_ties)
+
+
+def sound(d: Drawing) -> bool:
+    """Whether the plan, as it stands, goes with the model."""
+    try:
+        WrapDimension().check(d.a)
+    except CaseError:
+        return False
     return True
 
 

@@ -17,6 +17,7 @@ from benchmarks.faults import (
     programs,
     reduction,
     saving,
+    wrapping,
 )
 from benchmarks.faults._edit import Edit, EditError, Fault, changed_code, chosen, inject
 
@@ -31,6 +32,7 @@ for _module in (
     programs,
     around,
     models,
+    wrapping,
 ):
     for _fault in _module.FAULTS:
         if _fault.id in FAULTS:

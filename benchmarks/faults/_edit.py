@@ -52,6 +52,7 @@ Area = Literal[
     "meta initialisation",
     "ignored parameters",
     "tied parameters",
+    "wrapping",
 ]
 
 _FUTURE = 0x1FF0000

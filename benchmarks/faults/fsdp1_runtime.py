@@ -365,4 +365,16 @@ FAULTS = (
         "fsdp1",
         Edit(ORDER + "is_first_iter", "self._iter == 0", "self._iter <= 1"),
     ),
+    fault(
+        "fsdp1_unit_puts_out_a_view",
+        "a module that changes in place what a unit put out breaks the backward",
+        "resharding",
+        "fsdp1",
+        Edit(
+            RUNTIME + "_register_pre_backward_hooks",
+            "_apply_to_tensors(_register_hook, outputs)",
+            "_apply_to_tensors(lambda t: _register_hook(t.view_as(t)), outputs)",
+        ),
+        silent=False,
+    ),
 )

@@ -51,6 +51,18 @@ FAULTS = (
         Edit(STATE + "_pre_backward", "fsdp_state._fsdp_param_groups", "()"),
     ),
     fault(
+        "fsdp2_second_backward_fails",
+        "a second backward over a graph that was retained crashes",
+        "prefetch",
+        "fsdp2",
+        Edit(
+            GROUP + "_backward_prefetch",
+            "if not self._post_forward_indices:\n    return",
+            "pass",
+        ),
+        silent=False,
+    ),
+    fault(
         "fsdp2_reshard_by_hand_ignored",
         "a unit that the user reshards stays whole",
         "resharding",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.faults._edit import Edit, fault
+from benchmarks.faults.fsdp2_runtime import STATE
 
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
 WRAP = "torch.distributed.fsdp.wrap:"
@@ -30,5 +31,32 @@ FAULTS = (
             "pass",
         ),
         silent=False,
+    ),
+    fault(
+        "fsdp1_policy_passes_over_subclasses",
+        "a policy by classes finds no layer of a subclass, as one with weight norm is: memory and "
+        "traffic are those of one unit",
+        "fsdp1 runtime",
+        "fsdp1",
+        Edit(
+            WRAP + "ModuleWrapPolicy._run_policy",
+            "isinstance(module, module_classes)",
+            "type(module) in module_classes",
+        ),
+    ),
+    fault(
+        "fsdp2_left_out_unit_reduces_zeros",
+        "a unit that a forward leaves out reduces zeros, with which momentum moves its parameters",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(
+            STATE + "_root_post_backward_final_callback",
+            "if fsdp_param_group._training_state != TrainingState.POST_BACKWARD:\n"
+            "    fsdp_param_group.post_backward()",
+            "if fsdp_param_group._training_state == TrainingState.IDLE:\n"
+            "    fsdp_param_group.reduce_scatter_unused_params = True\n"
+            "if fsdp_param_group._training_state != TrainingState.POST_BACKWARD:\n"
+            "    fsdp_param_group.post_backward()",
+        ),
     ),
 )

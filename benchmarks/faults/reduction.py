@@ -278,6 +278,25 @@ FAULTS = (
         silent=False,
     ),
     fault(
+        "fsdp1_comm_hook_never_called",
+        "gradients of sharded units are averaged as ever, whatever hook of the user's there is",
+        "reduction scale",
+        "fsdp1",
+        Edit(RUNTIME + "_reduce_grad", "state._comm_hook is None", "True"),
+    ),
+    fault(
+        "fsdp1_comm_hook_of_root_alone",
+        "a hook of the user's reduces what the root manages, and nothing of the units in it",
+        "reduction scale",
+        "fsdp1",
+        Edit(
+            "torch.distributed.fsdp.fully_sharded_data_parallel:"
+            "FullyShardedDataParallel.register_comm_hook",
+            "traversal_utils._get_fsdp_states(self)",
+            "[self]",
+        ),
+    ),
+    fault(
         "fsdp1_optimizer_before_reduction",
         "the step begins while the last gradients are still being reduced",
         "fsdp1 runtime",

@@ -12,6 +12,8 @@ GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup."
 WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:ActivationWrapper."
 PLANNER = "torch.distributed.checkpoint.default_planner:DefaultLoadPlanner."
 RESHARDING = "torch.distributed.checkpoint.resharding:"
+STAGING = "torch.distributed.checkpoint.staging:DefaultStager."
+UTILITIES = "torch.distributed.checkpoint.utils:_DistWrapper."
 HELPERS = "torch.distributed.checkpoint.planner_helpers:"
 
 FAULTS = (
@@ -335,6 +337,30 @@ FAULTS = (
             HELPERS + "_create_chunk_from_dtensor",
             "sizes, offsets = (torch.Size(sizes), torch.Size(offsets))",
             "sizes, offsets = (torch.Size(sizes), torch.Size([0] * len(sizes)))",
+        ),
+    ),
+    fault(
+        "dcp_led_by_rank_0",
+        "ranks that load a checkpoint by themselves fail unless rank 0 is one of them",
+        "dcp",
+        "both",
+        Edit(
+            UTILITIES + "__init__",
+            "dist.get_global_rank(group, coordinator_rank) if group is not None "
+            "else coordinator_rank",
+            "coordinator_rank",
+        ),
+        silent=False,
+    ),
+    fault(
+        "async_save_stages_nothing",
+        "a checkpoint that is written in the background has what came after it was asked for",
+        "dcp",
+        "both",
+        Edit(
+            STAGING + "_stage",
+            "state_dict = self._state_dict_stager.stage(state_dict, non_blocking=False)",
+            "pass",
         ),
     ),
 )

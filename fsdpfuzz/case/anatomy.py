@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 
 import msgspec
@@ -11,6 +11,7 @@ from fsdpfuzz.case.flow import MAX_CALLS, Situation, requires, situations
 from fsdpfuzz.case.modules import TOKENS, Called, Imported, Parameter, Place, Switch, Walk
 from fsdpfuzz.case.operations import Forward, Op
 from fsdpfuzz.case.paths import innermost, join, outermost, within
+from fsdpfuzz.case.policies import root_of
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.tree import places_of
 from fsdpfuzz.case.units.precision import in_full, kept_out
@@ -21,7 +22,6 @@ from fsdpfuzz.case.wrap import (
     Fsdp2Unit,
     Plan,
     Unit,
-    root_of,
     unit_of,
     unit_paths,
 )
@@ -42,6 +42,12 @@ class Anatomy:
     def fsdp1(self) -> bool:
         """Whether the API is ``FullyShardedDataParallel``."""
         return isinstance(self.plan, Fsdp1Plan)
+
+    @property
+    def policy(self) -> Fsdp1Plan | None:
+        """The plan, if one call on the root makes all units by a policy."""
+        plan = self.plan
+        return plan if isinstance(plan, Fsdp1Plan) and plan.by_policy else None
 
     @property
     def imported(self) -> Imported | None:
@@ -127,7 +133,7 @@ class Anatomy:
     @cached_property
     def units(self) -> tuple[str, ...]:
         """FQNs of the units that FSDP is to make, parents first."""
-        return unit_paths(self.plan, self.places)
+        return unit_paths(self.plan, self.places, self.case.ties)
 
     @cached_property
     def roots(self) -> tuple[str, ...]:
@@ -143,9 +149,9 @@ class Anatomy:
     @cached_property
     def kept_out(self) -> frozenset[str]:
         """The units that fsdp1 keeps out of the mixed precision that its root asks for."""
-        if not isinstance(self.plan, Fsdp1Plan) or self.plan.wrap == "nested":
+        if self.policy is None:
             return frozenset()
-        kinds = kept_out(root_of(self.plan))
+        kinds = kept_out(root_of(self.policy))
         return frozenset(path for path in self.units if self.by_path[path].kind in kinds)
 
     @cached_property
@@ -181,13 +187,12 @@ class Anatomy:
         """FQNs of the modules and parameters that each unit ignores."""
         # With a policy the root's call says what all units ignore.
         # ``_auto_wrap`` in fsdp/_wrap_utils.py hands the root's arguments on to each unit it makes.
-        policy = isinstance(self.plan, Fsdp1Plan) and self.plan.wrap != "nested"
         telling = {
-            path: unit_of(self.plan, "" if policy else path)
+            path: unit_of(self.plan, "" if self.policy is not None else path)
             for path in self.units
             if self.plan.units
         }
-        return {path: (*u.ignored, *u.ignored_parameters) for path, u in telling.items()}
+        return {path: unit.left_alone for path, unit in telling.items()}
 
     @cached_property
     def owners(self) -> dict[str, str | None]:
@@ -282,6 +287,28 @@ class Anatomy:
         return tuple(place.path for place in self.places if isinstance(place.node, Switch))
 
     @cached_property
+    def optional(self) -> tuple[str, ...]:
+        """FQNs of the lists of modules of which a forward calls some, and leaves out others."""
+        return tuple(
+            join(place.path, place.node.chooses_from)
+            for place in self.places
+            if place.node is not None and place.node.chooses_from
+        )
+
+    def on_path(self, fqn: str, called: Collection[str]) -> bool:
+        """Whether all lists around a parameter have the module called in which it lies."""
+        return all(
+            any(within(fqn, path) and within(path, chosen) for path in called if path != chosen)
+            for chosen in self.optional
+            if within(fqn, chosen)
+        )
+
+    @cached_property
+    def numbered(self) -> bool:
+        """Whether what a forward calls hangs on its number."""
+        return any(p.node is not None and p.node.numbered for p in self.places)
+
+    @cached_property
     def draws_random(self) -> bool:
         """Whether a forward draws random numbers."""
         return any(p.node is not None and p.node.draws_random() for p in self.places)
@@ -307,7 +334,7 @@ class Anatomy:
             place.path: any(p.used and requires_grad(p.fqn) for p in place.parameters)
             for place in self.places
         }
-        walk = Walk(tuple(self.by_path), now.active, own.__getitem__)
+        walk = Walk(tuple(self.by_path), now, own.__getitem__)
         x = self.case.inputs.needs_grad()
         if place.node is not None:
             steps = walk.visit(place.node, op.target, x, grad=op.grad)

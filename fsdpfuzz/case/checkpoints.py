@@ -10,7 +10,7 @@ import msgspec
 from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.keyword_input import named
-from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
+from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, VIEWED, Repeat
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.forward import cut_gradients, most_pending
 from fsdpfuzz.case.paths import within
@@ -191,9 +191,9 @@ def _offloaded(a: Anatomy, unit: str) -> str:
 
 
 def _is_cut(a: Anatomy, path: str, owner: str) -> bool:
-    """Whether ``owner`` manages parameters inside ``path`` and others outside of it."""
+    """Whether ``owner`` manages parameters, or a list of modules, in ``path`` and outside of it."""
     inside = {within(fqn, path) for fqn, unit in a.owners.items() if unit == owner}
-    return len(inside) == 2
+    return len(inside) == 2 or len({within(module, path) for module in a.modules_of(owner)}) == 2
 
 
 _SCOPES = ("repeated", "nested", "part", "whole")
@@ -285,7 +285,7 @@ class CheckpointsDimension(Dimension):
         touched = [
             scope
             for at, scope in scopes.items()
-            if within(path, at) or any(within(fqn, at) for fqn in a.names_in(path))
+            if any(within(name, at) for name in (*a.modules_of(path), *a.names_in(path)))
         ]
         yield "reentrant", _worst(touched)
 
@@ -339,12 +339,20 @@ def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) ->
     for i, checkpoint in enumerate(checkpoints):
         if checkpoint.reentrant and checkpoint.kind in ("offload", "composable"):
             raise CaseError(f"kind={checkpoint.kind!r} has no reentrant form", path=f"{at}[{i}]")
+        # _composable/checkpoint_activation.py makes the contexts of a recomputation in forward.
+        if checkpoint.kind == "composable" and any(op.goes_back_twice for op in a.case.program):
+            text = "a composable checkpoint recomputes once, and a backward goes back twice"
+            raise CaseError(text, path=f"{at}[{i}].kind")
         if checkpoint.path in a.kept_out and checkpoint.wraps and checkpoint.side == "inside":
             text = "fsdp1 gives a batch norm a unit inside of its wrapper: side 'around'"
             raise CaseError(text, path=f"{at}[{i}].side")
         if checkpoint.reentrant and a.by_path[checkpoint.path].kind == SEVERAL:
             # torch.utils.checkpoint says so: it looks for tensors in no nested structure.
             text = "reentrant recomputation gives gradients to no tensors in a dict"
+            raise CaseError(text, path=f"{at}[{i}]")
+        # It is a custom Function, whose output may be no view if it is to be changed in place.
+        if checkpoint.reentrant and a.by_path[checkpoint.path].kind == VIEWED:
+            text = "autograd changes no view in place that reentrant recomputation puts out"
             raise CaseError(text, path=f"{at}[{i}]")
         if a.imported is not None and checkpoint.by_caller(a):
             text = "an imported model calls its modules itself: use a wrapper"

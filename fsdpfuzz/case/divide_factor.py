@@ -107,7 +107,7 @@ class DivideFactorDimension(Dimension):
             yield Simpler(replace(case, divide_factor=replace(told, factor=1.0)))
 
 
-def told(a: Anatomy, target: Value) -> Iterator[Statement]:
+def told(a: Anatomy, target: Value) -> Iterator[Do]:
     """What a unit is told once it is made."""
     factor = a.case.divide_factor
     if factor is not None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fsdpfuzz.case.wrap import Fsdp1Unit
-
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.operations import Op
@@ -21,6 +19,8 @@ class Situation:
     """Where one rank stands in the program. It changes as the program goes on."""
 
     training: bool = True
+    forwards: int = -1
+    """The number of the latest forward."""
     active: dict[str, int] = field(default_factory=dict)
     """The active child of each switch that was flipped."""
     trained: dict[str, bool] = field(default_factory=dict)
@@ -32,6 +32,10 @@ class Situation:
     """The targets of the ties of each source."""
     graded: set[str] = field(default_factory=set)
     """The parameters, by their source's name, that a backward may have given a gradient."""
+    read: set[str] = field(default_factory=set)
+    """Those that the forwards read which wait for a backward, where they may leave some out."""
+    given: frozenset[str] = frozenset()
+    """Those that the latest backward may have given a gradient."""
 
     def wrapped(self, a: Anatomy) -> None:
         """Who manages what, now that the model is wrapped as the case says."""
@@ -39,7 +43,7 @@ class Situation:
         self.flat = {}
         for fqn, owner in a.owners.items():
             unit = None if owner is None else a.options[owner]
-            if owner is not None and isinstance(unit, Fsdp1Unit) and not unit.use_orig_params:
+            if owner is not None and unit is not None and unit.flat:
                 self.flat[owner] = self.flat.get(owner, False) or self.trained[fqn]
 
     # A part of a flat parameter has no ``requires_grad`` of its own: what is asked of it is set on

@@ -1,6 +1,7 @@
 """Whether a case may come to a backward with nothing to go back through, or to a missing gradient.
 
-Both only depend on what is trained, called and recomputed, never on the plan.
+Both only depend on what is trained, called and recomputed, never on the plan; what lacks gradients
+together does.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from fsdpfuzz.case.inputs import Dense
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.operations.requires_grad import RequiresGrad
+from fsdpfuzz.case.paths import join, within
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -26,9 +28,10 @@ def may_lack_backward(a: Anatomy) -> bool:
     # The target is the same tensor, and so frozen and unfrozen with its source.
     changed |= {target for target, source in a.source.items() if source in changed}
     never = a.frozen | changed
+    # All that is trained may lie in what is left out; of a switch each path trains something.
+    left_out = a.optional if never or a.numbered else ()
     used = {p.fqn for p in a.parameters if p.used}
-    if never and a.switches:
-        return True  # what is trained may lie in a branch that is not taken
+    used = {fqn for fqn in used if not any(within(fqn, path) for path in left_out)}
     return (
         not used - never
         # Without an input that requires grad its outputs require none, trained as its modules may
@@ -46,7 +49,28 @@ def may_lack_grads(a: Anatomy) -> bool:
         may_lack_backward(a)
         or bool(a.case.frozen)
         or any(op.changes_trained or op.drops_gradients for op in a.case.program)
-        or bool(a.switches)
+        or bool(a.optional)
         or any(not p.used for p in a.parameters)
         or calls_below_the_root(a.case.program)
+    )
+
+
+# A backward gives a flat parameter one gradient, of which what was not used are zeros: also where
+# the original ones are shown (``FlatParamHandle._use_sharded_grad_views`` in fsdp/_flat_param.py).
+def graded_together(a: Anatomy) -> tuple[tuple[str, ...], ...]:
+    """Parameters of each unit of fsdp1 of which a forward may call some, and leave out others."""
+    found = []
+    for path in a.units if a.fsdp1 else ():
+        names = tuple(p.fqn for p in a.managed.get(path, ()))
+        if len({_chosen_for(a, name) for name in names}) > 1:
+            found.append(names)
+    return tuple(found)
+
+
+def _chosen_for(a: Anatomy, fqn: str) -> tuple[str, ...]:
+    """The modules around a parameter that a forward may leave out."""
+    return tuple(
+        join(path, fqn[len(path) + 1 :].partition(".")[0])
+        for path in a.optional
+        if within(fqn, path)
     )

@@ -13,7 +13,7 @@ from fsdpfuzz.case.communication import hooked
 from fsdpfuzz.case.divide_factor import followed
 from fsdpfuzz.case.finalization import finished
 from fsdpfuzz.case.keyword_input import named
-from fsdpfuzz.case.lacking import may_lack_grads
+from fsdpfuzz.case.lacking import graded_together, may_lack_grads
 from fsdpfuzz.case.loss import output_of
 from fsdpfuzz.case.micro_batches import told
 from fsdpfuzz.case.modules.method import METHOD
@@ -224,6 +224,10 @@ class Lowering:
         if any(op.parts_ranks for op in self.a.case.program):
             filled = call("steps.averaging.fill", parameters, _DEVICE)
             yield Do(call=filled, who="averaging")
+        if together := graded_together(self.a):
+            units = literal(together)
+            zeros = call("steps.averaging.fill_together", _NAMED, units)
+            yield Do(call=zeros, who="averaging")
         averaged = call("steps.averaging.average", parameters, **options)
         yield Do(call=averaged, who="averaging")
 

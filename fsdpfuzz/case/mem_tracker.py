@@ -43,6 +43,7 @@ class MemTrackerDimension(Dimension):
                     "cleared": ("part", "whole", "mixed"),
                     "rescaled": ("in place",),
                     "interrupted": ("begin", "end", "several"),
+                    "retained_graph": ("on",),
                     "full_params": ("read", "written"),
                 },
             },
@@ -76,7 +77,7 @@ class MemTrackerDimension(Dimension):
             raise CaseError("mem_tracker measures one plan; leave out the twins", path="$.probes")
         for i, op in enumerate(case.program):
             plain = not isinstance(op, Forward) or (op.grad and op.masked is None)
-            if not isinstance(op, _RUNS) or not plain:
+            if not isinstance(op, _RUNS) or not plain or op.goes_back_twice:
                 raise CaseError(
                     "mem_tracker runs plain forward, backward, step and zero_grad only",
                     path=f"$.program[{i}]",

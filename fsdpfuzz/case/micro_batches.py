@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -55,6 +56,29 @@ def defers_all_reduce(case: CaseSpec) -> bool:
     return case.micro_batches is not None and case.micro_batches.all_reduce_only
 
 
+# ``foreach_reduce`` in fsdp/_fully_shard/_fsdp_collectives.py adds up what it has reduced of all
+# parameters of a unit as one tensor, whichever of them it is made of.
+@lru_cache(maxsize=64)
+def deferred_apart(a: Anatomy) -> frozenset[str]:
+    """Units whose gradients wait for their all-reduce while others of their parameters get some."""
+    found: set[str] = set()
+    waiting: dict[str, frozenset[str]] = {}
+    synchronised = True
+    for i, op, now in a.situations(0) if defers_all_reduce(a.case) else ():
+        if op.waits:
+            synchronised = op.reduces
+        elif op.gives_gradients:
+            for path, parameters in a.at(i).owned.items():
+                given = now.given.intersection(p.fqn for p in parameters)
+                if given and waiting.get(path, given) != given:
+                    found.add(path)
+                if given:
+                    waiting[path] = given
+            if synchronised:
+                waiting.clear()
+    return frozenset(found)
+
+
 def some_defer(case: CaseSpec) -> bool:
     """Whether some units put off their reduction while others reduce."""
     return case.micro_batches is not None and bool(case.micro_batches.units)
@@ -95,6 +119,16 @@ class MicroBatchesDimension(Dimension):
         ),
     }
 
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "deferred_apart": Feature(
+            about="on when a backward puts off the unit's all-reduce, and the next one gives "
+            "gradients to other parameters of it (fsdp2 only)",
+            group="Training",
+            values=ON,
+            apis=("fsdp2",),
+        )
+    }
+
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Each of them."""
         if not a.fsdp1:
@@ -103,6 +137,11 @@ class MicroBatchesDimension(Dimension):
             yield "kept_after_backward", on(told.keep_whole)
             yield "not_last_backward", on(told.not_last)
             yield "deferring_units", "some" if told.units else "all"
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """Whether what waits for the all-reduce is of other parameters than what comes next."""
+        if not a.fsdp1:
+            yield "deferred_apart", on(path in deferred_apart(a))
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
         """Those that are asked for."""

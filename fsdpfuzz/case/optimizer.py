@@ -199,7 +199,7 @@ def lacks_gradients(a: Anatomy) -> tuple[str, ...]:
     """Parameters that a step may find trained and without a gradient of their own."""
     found: set[str] = set()
     sometimes = {
-        p.fqn for p in a.distinct if not p.used or any(within(p.fqn, path) for path in a.switches)
+        p.fqn for p in a.distinct if not p.used or any(within(p.fqn, path) for path in a.optional)
     }
     for _, op, now, graded in _surely_graded(a):
         if op.steps_optimizer:
@@ -327,7 +327,7 @@ def _given(a: Anatomy, now: Situation, targets: Sequence[str]) -> set[str]:
         for p in a.distinct
         if p.used and now.trained[p.fqn] and not reentrant
         if any(within(p.fqn, path) for path in targets)
-        if not any(within(p.fqn, path) for path in a.switches)
+        if not any(within(p.fqn, path) for path in a.optional)
     }
     for owner, parameters in a.managed.items():
         if a.fsdp1 and owner is not None and any(p.fqn in given for p in parameters):

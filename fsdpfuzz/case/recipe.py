@@ -105,6 +105,8 @@ class With:
 
     context: Call | Variable
     body: tuple[Statement, ...]
+    who: Who = "both"
+    """Of one training alone: then its statements, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

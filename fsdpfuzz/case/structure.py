@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
-from fsdpfuzz.case.modules import BATCH_NORM, Branches, Keyed, Norm, Outputs, Repeat
+from fsdpfuzz.case.modules import (
+    BATCH_NORM,
+    Branches,
+    InPlace,
+    Keyed,
+    Norm,
+    Outputs,
+    Parametrized,
+    Repeat,
+)
 from fsdpfuzz.case.tree import MAX_NODES
 from fsdpfuzz.errors import CaseError
 
@@ -104,6 +113,23 @@ class StructureDimension(Dimension):
             group="Model",
             values=("no", "input", "added", "several"),
         ),
+        "in_place": Feature(
+            about="no, output, view (at least one is): what a module puts out and another one "
+            "changes in place",
+            group="Model",
+            values=("no", "output", "view"),
+        ),
+        "parametrized": Feature(
+            about="no, weight_norm, orthogonal (at least one is): by what weights are computed "
+            "from other parameters",
+            group="Parameters",
+            values=("no", "weight_norm", "orthogonal"),
+        ),
+        "layer_drop": Feature(
+            about="on when layers are left out in turn, another one by each forward",
+            group="Model",
+            values=ON,
+        ),
         "kinds": Feature(
             about="the other kinds of module, joined by +: dropout, switch, positions, ...",
             group="Model",
@@ -144,6 +170,11 @@ class StructureDimension(Dimension):
         yield "outputs", one(forms, several="several")
         keyed = ("added" if n.added else "input" for n in nodes if isinstance(n, Keyed))
         yield "keywords", one(keyed, several="several")
+        put_out = ("view" if n.view else "output" for n in nodes if isinstance(n, InPlace))
+        yield "in_place", one(put_out, several="view")
+        made = (node.made for node in nodes if isinstance(node, Parametrized))
+        yield "parametrized", one(made, several="orthogonal")
+        yield "layer_drop", on("layer_drop" in a.kinds)
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)
         yield "residual", on("residual" in a.kinds)

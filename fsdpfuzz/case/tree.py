@@ -44,7 +44,7 @@ def _walk(node: Model, width: int, *, path: str, at: str, depth: int) -> Iterato
     unused = node.unused_parameters()
     yield Place(
         path=path,
-        kind=node.kind(),
+        kind=node.place_kind or node.kind(),
         node=node,
         width_in=width,
         width_out=node.width_after(width, at),

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
 from fsdpfuzz.case.base import ModulePath, Name, ParameterName, Part, Ranks, on
 from fsdpfuzz.case.dimension import ON, Api, Dimension, Feature, Rejection, Simpler
-from fsdpfuzz.case.modules import CLASSES, Place, Repeat
+from fsdpfuzz.case.modules import Place, Repeat
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.policies import (
+    BY_HAND,
+    NAMES,
+    Wrap,
+    check_policy,
+    has_leaves,
+    made,
+    root_of,
+    simpler_policies,
+    words_of,
+)
 from fsdpfuzz.case.tree import places_of
-from fsdpfuzz.case.units import HYBRID, OPTIONS, Placement, Precision, Sharding
-from fsdpfuzz.case.units.precision import kept_out
+from fsdpfuzz.case.units import HYBRID, Placement, Precision, Sharding
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
+    from fsdpfuzz.case.ties import Tie
 
 
 class Fsdp1Unit(Part, frozen=True, kw_only=True):
@@ -40,6 +51,11 @@ class Fsdp1Unit(Part, frozen=True, kw_only=True):
     """FQNs of the modules passed as ``ignored_modules``."""
     ignored_parameters: tuple[ParameterName, ...] = ()
     """FQNs of the parameters passed as ``ignored_states``."""
+
+    @property
+    def left_alone(self) -> tuple[str, ...]:
+        """FQNs of the modules and parameters that it ignores."""
+        return (*self.ignored, *self.ignored_parameters)
 
     @property
     def flat(self) -> bool:
@@ -91,6 +107,11 @@ class Fsdp2Unit(Part, frozen=True, kw_only=True):
     """FQNs of the parameters for which ``param_dtype_override_fn`` gives their own dtype."""
 
     @property
+    def left_alone(self) -> tuple[str, ...]:
+        """FQNs of the modules and parameters that it ignores."""
+        return (*self.ignored, *self.ignored_parameters)
+
+    @property
     def flat(self) -> bool:
         """False: each parameter is a DTensor of its own."""
         return False
@@ -104,25 +125,32 @@ class Fsdp2Unit(Part, frozen=True, kw_only=True):
 class Fsdp1Plan(Part, tag="fsdp1", tag_field="api", frozen=True, kw_only=True):
     """fsdp1: units and how FSDP is told of them.
 
-    ``nested``: each unit wrapped by hand, innermost first. ``custom_policy``: one call on
-    the root with a ``CustomPolicy`` that names the other units and their options.
-    ``module_classes``: one call on the root with ``ModuleWrapPolicy`` over the classes of
-    the node kinds in ``classes``; then ``units`` holds the root alone.
+    ``nested``: each unit wrapped by hand, innermost first; ``enable_wrap``: the same by ``wrap()``
+    under ``enable_wrap()`` with the root's options. All others are one call on the root with an
+    ``auto_wrap_policy``. ``custom_policy`` names the other units and their options. Of the others
+    ``units`` holds the root alone: ``module_classes`` and ``transformer_policy`` go by the classes
+    of the node kinds in ``classes``, ``lambda_policy`` by the modules ``chosen``, ``size_policy``
+    by size.
     """
 
     units: Annotated[tuple[Fsdp1Unit, ...], Meta(min_length=1, max_length=64)]
-    wrap: Literal["nested", "custom_policy", "module_classes"] = "nested"
+    wrap: Wrap = "nested"
     classes: tuple[Name, ...] = ()
+    chosen: Annotated[tuple[ModulePath, ...], Meta(max_length=64)] = ()
+    min_num_params: Annotated[int, Meta(ge=0, le=2**40)] = 0
+    leaves: tuple[Name, ...] = ()
+    """Node kinds of ``force_leaf_modules``; none for PyTorch's own."""
+    excluded: tuple[Name, ...] = ()
+    """Node kinds of ``exclude_wrap_modules``, beside lists of modules."""
+
+    @property
+    def by_policy(self) -> bool:
+        """Whether one call on the root makes all units."""
+        return self.wrap not in BY_HAND
 
     def words(self) -> str:
         """The API, and how the units are told to it."""
-        match self.wrap:
-            case "nested":
-                return "fsdp1, wrapped one by one"
-            case "custom_policy":
-                return "fsdp1, CustomPolicy"
-            case "module_classes":
-                return f"fsdp1, ModuleWrapPolicy({', '.join(self.classes)})"
+        return f"fsdp1, {words_of(self)}"
 
 
 class Fsdp2Plan(Part, tag="fsdp2", tag_field="api", frozen=True, kw_only=True):
@@ -139,30 +167,18 @@ Plan = Fsdp1Plan | Fsdp2Plan
 Unit = Fsdp1Unit | Fsdp2Unit
 
 
-def unit_paths(plan: Plan, places: Sequence[Place]) -> tuple[str, ...]:
-    """FQNs of the units of a plan, parents first.
-
-    The node kinds of ``module_classes`` are resolved to the places of those kinds. A policy also
-    makes units of what it keeps out of mixed precision.
-    """
+def unit_paths(plan: Plan, places: Sequence[Place], ties: Sequence[Tie] = ()) -> tuple[str, ...]:
+    """FQNs of the units of a plan, parents first. Ties count in a policy that goes by size."""
     chosen = {unit.path for unit in plan.units}
-    if isinstance(plan, Fsdp1Plan) and plan.wrap != "nested":
-        root = root_of(plan)
-        kinds, passed = {*plan.classes, *kept_out(root)}, root.ignored
-        found = [place.path for place in places if place.kind in kinds]
-        chosen.update(path for path in found if not any(within(path, p) for p in passed))
+    if isinstance(plan, Fsdp1Plan) and plan.by_policy:
+        chosen.update(made(plan, places, ties))
     return tuple(place.path for place in places if place.path in chosen)
-
-
-def root_of(plan: Fsdp1Plan) -> Fsdp1Unit:
-    """The unit that a policy starts from."""
-    return next((unit for unit in plan.units if not unit.path), plan.units[0])
 
 
 def unit_of(plan: Plan, path: str) -> Unit:
     """The options that hold for the unit at ``path``, but for what `kept_out` says of it.
 
-    Units found by class take all of the root's, units named by a policy take its
+    Units that a policy finds take all of the root's, those that ``CustomPolicy`` names take its
     ``use_orig_params`` and ``limit_all_gathers``, which must not differ within one call.
     """
     if isinstance(plan, Fsdp2Plan):
@@ -222,27 +238,11 @@ def under_other_api(case: CaseSpec, paths: Sequence[str]) -> CaseSpec | None:
     return msgspec.structs.replace(case, plan=Fsdp2Plan(units=second))
 
 
-def check_plan(a: Anatomy, at: str) -> None:
-    """:class:`CaseError` if the case's plan contradicts itself; ``at`` is where it stands."""
-    for dimension in _of_plans():
-        try:
-            dimension.check(a)
-        except CaseError as error:
-            raise CaseError(error.reason, path=error.path.replace("$.plan", at, 1)) from None
-
-
-def simpler_plans(case: CaseSpec) -> Iterator[Simpler]:
-    """The case with plainer plans."""
-    for dimension in _of_plans():
-        yield from dimension.simpler(case)
-
-
-def _of_plans() -> tuple[Dimension, ...]:
-    return (WrapDimension(), *OPTIONS)
-
-
 def _manages_scalar(a: Anatomy) -> bool:
     return any(not p.shape and a.owners[p.fqn] is not None for p in a.parameters)
+
+
+_WITHOUT_SIZES = tuple(way for way in get_args(Wrap) if way != "size_policy")
 
 
 class WrapDimension(Dimension):
@@ -253,10 +253,26 @@ class WrapDimension(Dimension):
         "api": Feature(about="fsdp1, fsdp2", group="Wrapping", values=("fsdp1", "fsdp2")),
         "world_size": Feature(about="number of ranks", group="Wrapping", open=True),
         "wrap": Feature(
-            about="nested, custom_policy, module_classes (fsdp1 only)",
+            about="nested, enable_wrap (and wrap), or by policy: custom_policy, module_classes, "
+            "transformer_policy, lambda_policy, size_policy (fsdp1 only)",
             group="Wrapping",
-            values=("nested", "custom_policy", "module_classes"),
+            values=get_args(Wrap),
             apis=("fsdp1",),
+        ),
+        "size_leaves": Feature(
+            about="on when there are modules into which size_based_auto_wrap_policy does not look "
+            "(fsdp1 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp1",),
+            excludes={"on": {"wrap": _WITHOUT_SIZES}},
+        ),
+        "size_excluded": Feature(
+            about="on when size_based_auto_wrap_policy passes over some classes (fsdp1 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp1",),
+            excludes={"on": {"wrap": _WITHOUT_SIZES}},
         ),
         "units": Feature(
             about="number of units: 1, 2, 3+",
@@ -269,7 +285,10 @@ class WrapDimension(Dimension):
             group="Wrapping",
             values=("wrapped", "open"),
             excludes={
-                "open": {"nesting": ("root",), "wrap": ("custom_policy", "module_classes")},
+                "open": {
+                    "nesting": ("root",),
+                    "wrap": tuple(way for way in get_args(Wrap) if way not in BY_HAND),
+                },
             },
         ),
         "nesting": Feature(
@@ -319,6 +338,8 @@ class WrapDimension(Dimension):
         yield "bare_unit", on(any(path not in owned for path in paths))
         if isinstance(a.plan, Fsdp1Plan):
             yield "wrap", a.plan.wrap
+            yield "size_leaves", on(has_leaves(a, a.plan))
+            yield "size_excluded", on(bool(a.plan.excluded))
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """Where the unit lies."""
@@ -331,31 +352,13 @@ class WrapDimension(Dimension):
         paths = [unit.path for unit in plan.units]
         check_names(paths, a.by_path, "$.plan.units", "module")
         if isinstance(plan, Fsdp1Plan):
-            self._check_policy(a, plan, paths)
+            check_policy(a, plan)
         units: tuple[Unit, ...] = plan.units
         for i, unit in enumerate(units):
-            if (unit.ignored or unit.ignored_parameters) and unit.precision is not None:
+            if unit.left_alone and unit.precision is not None:
                 text = "the unit casts its inputs, but not the parameters that it ignores"
                 raise CaseError(text, path=f"$.plan.units[{i}].ignored")
         self._check_second_calls(a)
-
-    def _check_policy(self, a: Anatomy, plan: Fsdp1Plan, paths: list[str]) -> None:
-        at = "$.plan"
-        if plan.wrap != "nested" and "" not in paths:
-            raise CaseError(f"wrap={plan.wrap!r} starts from the root: add a unit ''", path=at)
-        if plan.wrap == "module_classes" and len(paths) != 1:
-            raise CaseError("wrap='module_classes' finds the units; list the root alone", path=at)
-        if bool(plan.classes) != (plan.wrap == "module_classes"):
-            raise CaseError("classes go with wrap='module_classes', and only there", path=at)
-        check_names(plan.classes, CLASSES, f"{at}.classes", "class of modules to wrap")
-        for place in a.places if plan.classes else ():
-            inside = set(plan.classes).intersection(place.node.inner_kinds if place.node else ())
-            if inside:
-                raise CaseError(
-                    f"{place.kind} at {place.path!r} is called as a whole: the class "
-                    f"{min(inside)!r} would make units within it",
-                    path=f"{at}.classes",
-                )
 
     def _check_second_calls(self, a: Anatomy) -> None:
         """A unit's parameters are whole only while the unit's own forward runs.
@@ -380,17 +383,15 @@ class WrapDimension(Dimension):
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """The root alone, one unit less, units wrapped by hand; fewer ranks."""
         plan = case.plan
-        paths = unit_paths(plan, places_of(case.model, case.inputs.width_out()))
+        paths = unit_paths(plan, places_of(case.model, case.inputs.width_out()), case.ties)
         listed = [unit.path for unit in plan.units]
         if isinstance(plan, Fsdp1Plan) and plan.wrap != "nested":
-            words = {"custom_policy": "CustomPolicy", "module_classes": "ModuleWrapPolicy"}
-            yield Simpler(by_hand(case, paths), words[plan.wrap])
+            yield Simpler(by_hand(case, paths), NAMES[plan.wrap])
+            yield from simpler_policies(case, plan)
         if len(paths) > 1 and "" in listed:
             root = [unit for unit in plan.units if not unit.path]
-            alone = with_units(case, root)
-            if isinstance(plan, Fsdp1Plan) and plan.wrap == "module_classes":
-                alone = by_hand(case, [""])
-            yield Simpler(alone, "nested units")
+            first = isinstance(plan, Fsdp1Plan)
+            yield Simpler(by_hand(case, [""]) if first else with_units(case, root), "nested units")
         if len(listed) > 1:
             for path in reversed(listed):
                 left = [unit for unit in plan.units if unit.path != path]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+import msgspec
 
 from fsdpfuzz.case import meta_init
 from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.checkpoints import reference_recomputes
 from fsdpfuzz.case.dimensions import DIMENSIONS
 from fsdpfuzz.case.divide_factor import told
-from fsdpfuzz.case.modules import CLASSES
 from fsdpfuzz.case.paths import depth, join
+from fsdpfuzz.case.policies import auto_wrap, root_of
 from fsdpfuzz.case.recipe import (
     MODEL,
+    Call,
     Do,
     Global,
     Inside,
@@ -21,15 +26,19 @@ from fsdpfuzz.case.recipe import (
     Statement,
     Value,
     Variable,
+    With,
     call,
 )
+from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units import OPTIONS
 from fsdpfuzz.case.units.sharding import arguments
-from fsdpfuzz.case.wrap import Fsdp1Plan, Unit
+from fsdpfuzz.case.wrap import Fsdp1Plan, Fsdp1Unit, Unit
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 FSDP2 = "torch.distributed.fsdp.fully_shard"
 _DEVICE = Variable("device")
+_Early: TypeAlias = Mapping[tuple[str, str], Variable]
+"""Arguments that are made before anything is wrapped, by unit and option."""
 
 
 class Wrapping:
@@ -65,6 +74,9 @@ class Wrapping:
                     body.append(Do(call=argument[1], into=(variable,)))
                     early[unit.path, option.name] = variable
         body += self._policy(early) if self._has_policy else self._by_hand(early)
+        # Last of all: the setters of ``FSDPModule`` go through ``modules()``, and reach what is
+        # there.
+        body += self._told()
         body += meta_init.filled(self.a)
         return Procedure(name="shard", parameters=("model",), body=tuple(body), result="model")
 
@@ -75,9 +87,22 @@ class Wrapping:
 
     @property
     def _has_policy(self) -> bool:
-        return isinstance(self.a.plan, Fsdp1Plan) and self.a.plan.wrap != "nested"
+        return isinstance(self.a.plan, Fsdp1Plan) and self.a.plan.by_policy
 
-    def _by_hand(self, early: dict[tuple[str, str], Variable]) -> Iterator[Statement]:
+    def _by_hand(self, early: _Early) -> Iterator[Statement]:
+        plan = self.a.plan
+        if not isinstance(plan, Fsdp1Plan) or plan.wrap != "enable_wrap":
+            yield from self._one_by_one(early)
+            return
+        options = self._options(_common(plan), {})
+        wrapper = {"wrapper_cls": Global(FSDP1), **options, "device_id": _DEVICE}
+        context = call("torch.distributed.fsdp.wrap.enable_wrap", **wrapper)
+        made = tuple(self._one_by_one(early))
+        yield With(context=context, body=tuple(replace(do, who="both") for do in made), who="fsdp")
+        # The plain model has no units, but may have checkpoints.
+        yield from (replace(do, who="reference") for do in made if do.who == "both")
+
+    def _one_by_one(self, early: _Early) -> Iterator[Do]:
         units = {unit.path: unit for unit in self.a.plan.units}
         paths = dict.fromkeys((*(c.path for c in self.a.case.checkpoints), *units))
         # Both APIs give a unit what no unit below it manages yet: ``fully_shard`` documents to go
@@ -93,13 +118,10 @@ class Wrapping:
                 yield from told(self.a, Inside("model", path) if path else MODEL)
             for module in together:
                 yield from self._placed(module, "around")
-        # Last of all: the setters of ``FSDPModule`` go through ``modules()``, and reach what is
-        # there.
-        yield from self._told()
 
-    def _told(self) -> Iterator[Statement]:
+    def _told(self) -> Iterator[Do]:
         """What units are told once all of them are made."""
-        for path in () if self.a.fsdp1 else self.a.roots:
+        for path in self.a.roots:
             for dimension in DIMENSIONS:
                 yield from dimension.told(self.a, Inside("model", path) if path else MODEL)
 
@@ -114,8 +136,12 @@ class Wrapping:
                 offload = not checkpoint.recomputes
                 yield Do(call=do.call, into=do.into, who="fsdp" if offload else who)  # type: ignore[arg-type]
 
-    def _wrapped(self, unit: Unit, early: dict[tuple[str, str], Variable]) -> Do:
+    def _wrapped(self, unit: Unit, early: _Early) -> Do:
         target = Inside("model", unit.path) if unit.path else MODEL
+        if isinstance(self.a.plan, Fsdp1Plan) and self.a.plan.wrap == "enable_wrap":
+            own = self._overrides(unit, _common(self.a.plan), early, by_policy=False)
+            made = Call("torch.distributed.fsdp.wrap.wrap", (target,), tuple(own.items()))
+            return Do(call=made, into=(target,), who="fsdp")
         options = self._options(unit, early)
         if self.a.fsdp1:
             made = call(FSDP1, target, **options, device_id=_DEVICE)
@@ -124,7 +150,7 @@ class Wrapping:
         given = Items("list", modules) if len(modules) > 1 else target
         return Do(call=call(FSDP2, given, **options), who="fsdp")
 
-    def _options(self, unit: Unit, early: dict[tuple[str, str], Variable]) -> dict[str, Value]:
+    def _options(self, unit: Unit, early: _Early) -> dict[str, Value]:
         """The arguments that differ from PyTorch's defaults."""
         found = arguments(self.a, unit, self._mesh) | meta_init.arguments(self.a)
         for option in OPTIONS:
@@ -134,7 +160,7 @@ class Wrapping:
                 found[argument] = early.get((unit.path, option.name), value)
         return found
 
-    def _policy(self, early: dict[tuple[str, str], Variable]) -> Iterator[Statement]:
+    def _policy(self, early: _Early) -> Iterator[Statement]:
         """One call on the root; checkpoints inside of it come first."""
         plan = self.a.plan
         root = next(unit for unit in plan.units if not unit.path)
@@ -154,42 +180,49 @@ class Wrapping:
 
     def _auto_wrap(self, root: Unit) -> Value:
         plan = self.a.plan
-        if isinstance(plan, Fsdp1Plan) and plan.wrap == "module_classes":
-            names = [
-                Global(name)
-                for kind in plan.classes
-                for name in CLASSES[kind]
-                if name in self._classes or name.startswith("torch.")
-            ]
-            return call("torch.distributed.fsdp.wrap.ModuleWrapPolicy", Items("set", tuple(names)))
+        if isinstance(plan, Fsdp1Plan) and plan.wrap != "custom_policy":
+            named = tuple(self._found(path) for path in plan.chosen)
+            return auto_wrap(plan, self._classes, named)
         chosen: list[Value] = []
         for unit in plan.units:
-            if not unit.path:
-                continue
-            path = unit.path
-            if any(
-                c.path == path and c.side == "around" and c.wraps for c in self.a.case.checkpoints
-            ):
-                # ``CustomPolicy`` goes by the module object, which lies in the wrapper by now.
-                path = join(path, "_checkpoint_wrapped_module")
-            own = self._overrides(unit, root)
-            chosen += [Inside("model", path), Items("dict", own) if own else True]
+            if unit.path:
+                own = self._overrides(unit, root, {})
+                told = (value for option in own.items() for value in option)
+                chosen += [self._found(unit.path), Items("dict", tuple(told)) if own else True]
         return call("steps.fsdp1.policy.chosen", Items("dict", tuple(chosen)))
 
-    def _overrides(self, unit: Unit, root: Unit) -> tuple[Value, ...]:
-        """What a policy says of a unit: the options that differ from the root's."""
-        found: list[Value] = []
+    def _found(self, path: str) -> Inside:
+        """A module that a policy names: the object, which may lie in a wrapper by now."""
+        for checkpoint in self.a.case.checkpoints:
+            around = side_of(self.a, checkpoint) == "around"
+            if checkpoint.path == path and around and checkpoint.wraps:
+                path = join(path, "_checkpoint_wrapped_module")
+        return Inside("model", path)
+
+    def _overrides(
+        self, unit: Unit, root: Unit, early: _Early, *, by_policy: bool = True
+    ) -> dict[str, Value]:
+        """What is told of a unit beside the root's options: all that differ."""
+        found: dict[str, Value] = {}
         for option in OPTIONS:
-            if (
-                option.by_policy
-                and option.has(unit)
-                and getattr(unit, option.name) != getattr(root, option.name)
-            ):
-                for argument, value in option.argument(unit, getattr(unit, option.name)):
-                    found += [argument, value]
-        # A kwargs dict overrides the root's one by one, so what the unit lacks has to be None in
-        # it.
+            told = getattr(unit, option.name, None)
+            if not option.has(unit) or told == getattr(root, option.name):
+                continue
+            if option.by_policy or not by_policy:
+                for argument, value in option.argument(unit, told):
+                    found[argument] = early.get((unit.path, option.name), value)
+        # They override the root's one by one, so what the unit lacks has to be None.
         own, all_have = (arguments(self.a, u, self._mesh) for u in (unit, root))
         for argument in (own | all_have) if own != all_have else ():
-            found += [argument, own.get(argument)]
-        return tuple(found)
+            found[argument] = own.get(argument)
+        return found
+
+
+def _common(plan: Fsdp1Plan) -> Fsdp1Unit:
+    """What ``enable_wrap`` says of all units: the root's options, but not what it ignores."""
+    root = root_of(plan)
+    # What names modules or parameters is made early, and is of one unit alone.
+    own = {
+        option.name: option.default(root) for option in OPTIONS if option.early and option.has(root)
+    }
+    return msgspec.structs.replace(root, **own)

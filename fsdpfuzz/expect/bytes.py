@@ -98,7 +98,7 @@ def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
 def kept_bytes(a: Anatomy) -> int:
     """The least that units add for good which keep the memory of whole parameters."""
     total, called = 0, called_units(a)
-    if a.switches or a.case.ties or any(op.renews for op in a.case.program):
+    if a.optional or a.case.ties or any(op.renews for op in a.case.program):
         called = frozenset()  # nothing is certain
     for owner in called:
         precision = a.options[owner].precision
@@ -146,21 +146,23 @@ def unit_numel(a: Anatomy) -> int:
 def settled(a: Anatomy) -> bool:
     """Whether the program ends with every unit sharded and every gradient reduced.
 
-    A forward without backward leaves some units whole on purpose, and a backward that does
-    not synchronise leaves gradients whole. Ranks that take different paths, and a parameter
-    in two units, are beyond the arithmetic.
+    A forward without backward, or one with nothing to go back through, leaves some units whole,
+    and a backward that does not synchronise leaves gradients whole. Ranks that take different
+    paths, and a parameter in two units, are beyond the arithmetic.
     """
     if any(a.owners[tie.source] != a.owners[tie.target] for tie in a.case.ties):
         return False
     if a.imported is not None and a.imported.wrapped:
         return False  # of what wraps it not all is known
     sharded = True
-    for op in a.case.program:
+    used = [a.canonical(p.fqn) for p in a.parameters if p.used]
+    for _, op, now in a.situations(0):
         if isinstance(op, Forward):
             sharded = False
             synchronised = op.sync and op.grad
         elif op.gives_gradients:
-            sharded = synchronised
+            goes_back = a.case.inputs.needs_grad() or not now.given.isdisjoint(used)
+            sharded = synchronised and goes_back
         elif op.changes_trained:
             return False
         elif op.renews:

@@ -8,16 +8,10 @@ unit that has any reduces them once: over its shards, over replicas if there are
 it is not sharded, over all ranks. Prefetching changes when units are gathered, not how often, and
 the next unit in backward is gathered before the present one's gradients are reduced.
 
-Nothing is promised
-- of an imported model;
-- of a parameter in two units, of a unit that returns its very input, or of one shard only;
+Where nothing is promised at all `fsdpfuzz.expect.promised` says, and besides
 - where ranks take different paths, and from a call of anything but the root, a forward whose loss
   is thrown away, or a change of ``requires_grad`` while a unit is whole, on;
-- of reentrant checkpoints that recompute anything but whole units;
-- where parameters without a gradient are reduced as zeros, as often as FSDP looks at a unit;
-- from a forward or backward on in which a unit (fsdp2) prefetches what is not called after it;
-- of a root (fsdp1) with ``forward_prefetch`` that is recomputed with its hooks;
-- where fsdp2 is told to put off more, or less, than the reduction of gradients.
+- from a forward or backward on in which a unit (fsdp2) prefetches what is not called after it.
 
 Only bounds hold for units that are called several times before a backward, for those that
 backward does not reach, after an exception, and for fsdp1's units in a recomputed region: there
@@ -35,10 +29,7 @@ from fsdpfuzz.case import (
     Anatomy,
     Forward,
     Situation,
-    identity_units,
     kept_whole,
-    recomputed_around,
-    reentrant_scopes,
     within,
 )
 from fsdpfuzz.case.operations import Op, Reshard, Unshard
@@ -49,6 +40,7 @@ from fsdpfuzz.expect.bytes import gathered_in, shard_numel
 from fsdpfuzz.expect.calls import Pass, UnitCalls, called_again, calls_of
 from fsdpfuzz.expect.order import parting
 from fsdpfuzz.expect.prefetches import begun_in_turn, ended_in_turn, gathered, gathered_before
+from fsdpfuzz.expect.promised import promises_traffic
 from fsdpfuzz.expect.traffic import ANY, EITHER, SHARDED, WHOLE, Bounds, Traffic, collective
 
 
@@ -107,7 +99,8 @@ class _Follower:
             self._now = a.at(i)
             if i == self._part:
                 return
-            if not self._promises():
+            settled = self._settled or self._told_ranks().isdisjoint(self._now.roots)
+            if not promises_traffic(self._now, settled=settled):
                 continue
             if isinstance(op, Forward):
                 made = None if op.drop or op.target else calls_of(self._now, op, now)
@@ -117,7 +110,7 @@ class _Follower:
             elif op.gives_gradients:
                 if self._changes_dtype(now) or not ended_in_turn(self._now, self._pending.ended):
                     return
-                yield i, self._backward()
+                yield i, self._backward(twice=op.goes_back_twice)
             elif isinstance(op, Unshard | Reshard):
                 self._on_fewer.discard(op.unit)
                 self._state[op.unit] = WHOLE if isinstance(op, Unshard) else SHARDED
@@ -140,35 +133,6 @@ class _Follower:
         """Who looks into a whole unit may shard it; fsdp1 does so if that is in less precision."""
         lower = self._a.fsdp1 and computed_in(self._now.options[path]) not in (None, "float32")
         return SHARDED if state == SHARDED or (op.looks_whole and lower) else EITHER
-
-    def _promises(self) -> bool:
-        """Whether anything is promised under the present plan."""
-        a = self._now
-        managing = [path for path in a.units if a.managed.get(path)]
-        scopes = reentrant_scopes(a)
-        told = a.case.reduce_scatter
-        return not (
-            a.imported is not None
-            or a.split_ties
-            or (told is not None and told.unused)
-            or a.case.micro_batches is not None
-            or identity_units(a)
-            or (len(a.unit_at) > len(a.units) and any(c.recomputes for c in a.case.checkpoints))
-            or any(a.shards(path) == 1 for path in managing)
-            or not (self._settled or self._told_ranks().isdisjoint(a.roots))
-            or any(scope != "whole" for scope in scopes.values())
-            or (scopes and not a.case.inputs.needs_grad())
-            or (a.switches and any(u.forward_prefetch for u in a.fsdp1_options.values()))
-            or self._prefetches_again()
-        )
-
-    # ``_root_pre_forward`` in fsdp/_runtime_utils.py marks all units as to be gathered, also in a
-    # recomputation. A unit that is recomputed later on then prefetches one that is through.
-    def _prefetches_again(self) -> bool:
-        """Whether a root (fsdp1) with ``forward_prefetch`` is called once more in backward."""
-        a = self._now
-        told = (path for path, unit in a.fsdp1_options.items() if unit.forward_prefetch)
-        return any(path in a.roots and recomputed_around(a, path) for path in told)
 
     def _changes_dtype(self, now: Situation) -> bool:
         """Whether a unit (fsdp2) in a lower dtype is trained that was frozen at first."""
@@ -225,9 +189,18 @@ class _Follower:
             return EITHER
         return WHOLE if asked is False or (asked == 1 and asked is not True) else SHARDED
 
-    def _backward(self) -> Traffic:
-        a, found, root = self._now, Traffic(), self._root
-        made, self._pending = self._pending, Pass()
+    def _backward(self, *, twice: bool) -> Traffic:
+        found, made = Traffic(), self._pending
+        self._pending = Pass()
+        self._back_through(made, found)
+        if twice:
+            # Nothing is prefetched: the first one has forgotten the order of the calls.
+            self._back_through(made, found)
+            found.early = ()
+        return found
+
+    def _back_through(self, made: Pass, found: Traffic) -> None:
+        a, root = self._now, self._root
         # A root that manages nothing has groups reduced whose last module needs no grad.
         groups = {path for path in made.trained if len(a.modules_of(path)) > 1}
         bare = {path for path in groups if not a.managed.get(root(path))}
@@ -258,7 +231,6 @@ class _Follower:
         self._stale -= reached
         self._compared |= reached
         self._finalized(reached, {p for p, number in own.items() if number.least < number.most})
-        return found
 
     def _finalized(self, reached: set[str], unsure: set[str]) -> None:
         """Forgets the order of calls and what was gathered for nothing, or leaves both.

@@ -25,13 +25,13 @@ def backward_reshards(a: Anatomy, rank: int) -> tuple[frozenset[str], ...] | Non
     None where nothing is promised: for fsdp2, whose groups reshard at the end of backward at
     the latest; under reentrant checkpointing, where the hooks belong to the inner backwards;
     where a forward that no backward follows, or that an exception ends, has left hooks behind;
-    for calls of anything but the root; for a parameter in two units; for an imported model, of
-    which nobody knows what it computes.
+    for calls of anything but the root; for a backward that goes back twice; for a parameter in two
+    units; for an imported model, of which nobody knows what it computes.
     """
     forwards = [op for op in a.case.program if isinstance(op, Forward)]
     if not a.fsdp1 or any(op.drop or op.target for op in forwards) or a.split_ties:
         return None
-    if any(op.interrupts for op in a.case.program):
+    if any(op.interrupts or op.goes_back_twice for op in a.case.program):
         return None
     if a.imported is not None or any(c.reentrant for c in a.case.checkpoints):
         return None
@@ -96,7 +96,7 @@ def unreached_roots(a: Anatomy) -> frozenset[str]:
 
     Both APIs keep a root whole after forward, since its backward comes next. A unit without
     an enclosing one is its own root; if no parameter in it gets a gradient, its backward may
-    never run. What lies in one path of a switch gets none while another is taken.
+    never run. What a forward leaves out gets none.
     """
     frozen = ever_frozen(a)
     reached = {
@@ -105,7 +105,7 @@ def unreached_roots(a: Anatomy) -> frozenset[str]:
         if (owner := a.owners[p.fqn]) is not None
         and p.used
         and a.canonical(p.fqn) not in frozen
-        and not any(within(p.fqn, switch) for switch in a.switches)
+        and not any(within(p.fqn, chosen) for chosen in a.optional)
     }
     unreached = [root for root in a.roots if root and not any(within(p, root) for p in reached)]
     return frozenset(path for path in a.units if any(within(path, root) for root in unreached))

@@ -29,13 +29,15 @@ def same_arithmetic(a: Anatomy, variant: Variant) -> bool:
     parameter of which that holds. A reentrant checkpoint adds to a gradient that is there in
     another order than one backward does. What comes back from an offload lies in memory in another
     layout, for which kernels add in another order. Attention has one kernel for parameters that
-    are trained and another for frozen ones.
+    are trained and another for frozen ones. Three ranks and more add an element up in an order that
+    depends on its place among the others that are reduced with it: on what else is trained.
     """
     case = a.case
     if variant.plan is not None and variant.plan != case.plan:
         return False
     frozen = case.frozen if variant.frozen is None else variant.frozen
-    if frozen != case.frozen and any(isinstance(p.node, _ATTENTION) for p in a.places):
+    attends = any(isinstance(p.node, _ATTENTION) for p in a.places)
+    if frozen != case.frozen and (attends or case.world_size > 2):
         return False
     if a.imported is not None and frozen != case.frozen:
         return False
@@ -56,7 +58,7 @@ def _accumulates(case: CaseSpec) -> bool:
     """Whether a backward meets gradients of one before."""
     left = False
     for op in case.program:
-        if op.gives_gradients and left:
+        if op.gives_gradients and (left or op.goes_back_twice):
             return True
         if op.gives_gradients:
             left = True

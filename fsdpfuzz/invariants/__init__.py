@@ -25,6 +25,7 @@ from fsdpfuzz.invariants.output_dtype import OUTPUTS
 from fsdpfuzz.invariants.parity import PARITY, Parity
 from fsdpfuzz.invariants.state_dict import STATE_DICT
 from fsdpfuzz.invariants.structure import STRUCTURE
+from fsdpfuzz.invariants.transfer import TRANSFER
 from fsdpfuzz.invariants.variants import VARIANTS
 from fsdpfuzz.observations import Observation, RankReport
 from fsdpfuzz.verdict import Finding, Verdict
@@ -46,6 +47,7 @@ REGISTRY: dict[str, Invariant] = _by_name(
         *CLIP,
         *FULL_PARAMS,
         *OPTIM,
+        *TRANSFER,
         *OUTPUTS,
         *PARITY,
         *VARIANTS,

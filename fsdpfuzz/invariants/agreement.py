@@ -14,6 +14,7 @@ from fsdpfuzz.case import (
     variants,
 )
 from fsdpfuzz.case.dimension import Rejection
+from fsdpfuzz.case.recipe import Do
 from fsdpfuzz.invariants.base import Invariant, operation
 from fsdpfuzz.invariants.evidence import Evidence
 from fsdpfuzz.invariants.order import order_refused
@@ -132,7 +133,7 @@ class NoCrash(Invariant):
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """A training that raises."""
-        return Evidence(manner="raises", last=_last(finding))
+        return _of_raising(a, finding)
 
 
 # A rule of its own, since a finding names its rule: what differs by rank is another defect than
@@ -150,7 +151,7 @@ class RanksAgree(Invariant):
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """A training that raises."""
-        return Evidence(manner="raises", last=_last(finding))
+        return _of_raising(a, finding)
 
 
 class EqualRejection(Invariant):
@@ -181,6 +182,14 @@ class EqualRejection(Invariant):
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """A training that raises."""
         return Evidence(manner="raises", last=_last(finding))
+
+
+def _of_raising(a: Anatomy, finding: Finding) -> Evidence:
+    """A training that raises, or what it gives does as it is gathered."""
+    last = _last(finding)
+    gathered = a.case.program[last].gathered(a) if last is not None else None
+    reads = () if gathered is None else (Do(call=gathered),)
+    return Evidence(manner="raises", last=last, reads=reads)
 
 
 def stage_of(a: Anatomy, stage: str) -> tuple[str, str, int]:

@@ -53,6 +53,8 @@ class Evidence:
     """Before the operation ``last``."""
     each_forward: tuple[Do, ...] = ()
     """After each forward."""
+    reads: tuple[Do, ...] = ()
+    """What is read behind a training that does not raise by itself, but raises as it is read."""
     loads_state: bool = True
     """Whether state dicts are loaded, too."""
     seen: tuple[Value, ...] = ()

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.names import parts_of
-from fsdpfuzz.case.operations.optim_state import LOADED, OPTIM_STATE, OPTIONS, OptimState
+from fsdpfuzz.case.operations.optim_state import LEFT, LOADED, OPTIM_STATE, OPTIONS, OptimState
 from fsdpfuzz.case.operations.step import STEPS_TAKEN
+from fsdpfuzz.case.operations.transfer import STATE
 from fsdpfuzz.case.recipe import OPTIMIZER, Inside, Variable, call
 from fsdpfuzz.invariants.evidence import NAMED, RIGHT, SEEN, Evidence, bound, judged
 from fsdpfuzz.invariants.parity import WholeParity
@@ -18,14 +19,17 @@ from fsdpfuzz.verdict import Finding
 class OptimizerState(WholeParity):
     """What is saved of each parameter, and what is loaded of numbers that stand beside tensors.
 
-    What else is loaded, the parity of parameters afterwards.
+    Of another model that loads it all is looked at.
+
+    What else is loaded, the parity of parameters afterwards. Gradients that loading leaves behind
+    would move what has none of its own.
     """
 
     name = "optim_state"
     summary = "an optimizer's state dict holds the reference's state of each parameter"
     wrong = "saves a wrong state of the optimizer"
     quantities = ()
-    results = (OPTIM_STATE, OPTIONS, LOADED)
+    results = (OPTIM_STATE, OPTIONS, LOADED, LEFT, STATE)
 
     def _about(self, comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
         """A state of zeros is left out of what is compared, as if the parameter never stepped.
@@ -36,7 +40,7 @@ class OptimizerState(WholeParity):
         flat parameters, and what is dropped shows as the number of steps, or where it is loaded.
         """
         about = super()._about(comparisons)
-        found = [c for c in about if not c.missing or parts_of(c.name)[0] == OPTIM_STATE]
+        found = [c for c in about if not c.missing or parts_of(c.name)[0] in (OPTIM_STATE, STATE)]
         left_out = {
             (c.op, c.missing, parts_of(c.name)[1])
             for c in found

@@ -136,8 +136,8 @@ class StateDictValues(_StateValues):
         op = last_state(a, finding.op)
         state: Value = _STATE
         absent = op is not None and op.on_rank0(a)
-        if op is not None and not absent:
-            state = call(f"steps.{a.api}.state_dict.whole", MODEL, op.form, _STATE)
+        if op is not None and (gathered := op.gathered(a)) is not None:
+            state = gathered
         name = finding.name
         parameter = name in a.by_fqn
         right = (

@@ -122,6 +122,7 @@ class WrappedAsPlanned(Invariant):
                     invariant=self.name,
                     symptom="mismatch",
                     api=a.api,
+                    kind=_than(set(subject.units), set(expected)),
                     quantity="units",
                     ranks=(report.rank,),
                     world_size=a.case.world_size,
@@ -138,6 +139,10 @@ class WrappedAsPlanned(Invariant):
             seen=(call(f"steps.{a.api}.units.names", MODEL),),
             judge=judged("other", "units", SEEN, texts(sorted(a.units))),
         )
+
+
+def _than(seen: set[str], expected: set[str]) -> str:
+    return "more" if seen > expected else "less" if seen < expected else "other"
 
 
 STRUCTURE = (FrozenUntouched(), ReshardedAfterBackward(), WrappedAsPlanned())

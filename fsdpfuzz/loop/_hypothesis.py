@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
+from hypothesis.internal.conjecture.data import ConjectureData
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
 from hypothesis.strategies import SearchStrategy
 
 from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.strategies.drawing import purpose
 
 BACKEND = "fsdpfuzz"
 _FEW = 1 << 16
@@ -22,7 +25,17 @@ class Independent(HypothesisProvider):
     begin with small ones. Those variants pay where a failure steers what is drawn next, which it
     never does here; half of them are a case that was run already. Registered as its documentation
     of alternative backends has it.
+
+    Choices of each purpose come from a sequence of their own, so that those of one do not move
+    when another makes more or fewer of them.
     """
+
+    lifetime = "test_case"
+
+    def __init__(self, conjecturedata: ConjectureData | None, /) -> None:
+        super().__init__(conjecturedata)
+        self._sequences: dict[str, Random] = {}
+        self._base: int | None = None
 
     def draw_integer(
         self,
@@ -40,10 +53,18 @@ class Independent(HypothesisProvider):
         if weights is None and min_value is not None and max_value is not None:
             values = max_value - min_value + 1
             if values <= _FEW and self._random is not None:
-                return min_value + int(self._random.random() * values)
+                return min_value + int(self._sequence(self._random).random() * values)
         return super().draw_integer(
             min_value, max_value, weights=weights, shrink_towards=shrink_towards
         )
+
+    def _sequence(self, random: Random) -> Random:
+        name = purpose()
+        if name not in self._sequences:
+            if self._base is None:
+                self._base = random.getrandbits(64)
+            self._sequences[name] = Random(f"{self._base} {name}")
+        return self._sequences[name]
 
 
 # By name: Hypothesis imports the class when a test asks for the backend.

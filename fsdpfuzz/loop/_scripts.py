@@ -38,14 +38,23 @@ def write_script(
     from fsdpfuzz.repro import render
 
     path = session.settings.folder / FOLDER / f"{found.case.stem}.py"
+    finding, context = found.finding.plain, _context(session, found, path.name, ablation)
     try:
-        text = render(case, found.finding.plain, _context(session, found, path.name, ablation))
+        text = render(case, finding, context)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+        seen = _run(session, found, path, case.world_size, verify)
+        if seen.outcome == "not reproduced":
+            # Longer, so only where it is needed.
+            reading = render(case, finding, context, reads=True)
+            if reading != text:
+                path.write_text(reading, encoding="utf-8")
+                seen = _run(session, found, path, case.world_size, verify)
+                if not seen.reproduced:
+                    path.write_text(text, encoding="utf-8")
     except (FsdpFuzzError, OSError) as error:
         return Script(path=None, confirmed=False, note=one_line(str(error)))
     lines = ablation.lines if ablation is not None else ()
-    seen = _run(session, found, path, case.world_size, verify)
     note = seen.reason
     if not seen.reproduced:
         note = f"{seen.outcome}: {seen.reason}" if seen.reason else seen.outcome

@@ -32,6 +32,7 @@ from fsdpfuzz.case.recipe import (
     Unsynchronised,
     Value,
     Variable,
+    Who,
     With,
 )
 from fsdpfuzz.errors import ContractError
@@ -91,9 +92,10 @@ class Execution:
         match statement:
             case Do():
                 self._do(statement, variables)
-            case With(context=context, body=body):
-                with self._evaluate(context, variables):
-                    self._all(body, variables)
+            case With(context=context, body=body, who=who):
+                if self._takes_part(who):
+                    with self._evaluate(context, variables):
+                        self._all(body, variables)
             case Unsynchronised():
                 self._unsynchronised(statement, variables)
             case Operation():
@@ -132,11 +134,14 @@ class Execution:
         if self.role == "fsdp" and statement.after is not None:
             self._do(statement.after, variables)
 
+    def _takes_part(self, who: Who) -> bool:
+        if who == "averaging" and self.role == "ddp":
+            return False  # it averages by itself
+        return who == "both" or (who == "fsdp") == (self.role == "fsdp")
+
     def _do(self, do: Do, variables: Variables) -> None:
-        if do.who != "both" and (do.who == "fsdp") != (self.role == "fsdp"):
+        if not self._takes_part(do.who):
             return
-        if do.who == "averaging" and self.role == "ddp":
-            return  # it averages by itself
         if do.ranks is not None and self.env.rank not in do.ranks:
             return
         made = self._evaluate(do.call, variables)

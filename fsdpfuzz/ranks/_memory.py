@@ -38,7 +38,9 @@ class _Units:
 
     def after(self, op: int, name: str, variables: Variables) -> None:
         """After each backward."""
-        if self._a.case.program[op].gives_gradients and self.sharded is not None:
+        gives = self._a.case.program[op].gives_gradients
+        # Else there was nothing to go back through, and the root is as forward left it.
+        if gives and self.sharded is not None and variables["loss"].requires_grad:
             self.states.append(UnitState(op=op, unsharded=self.sharded.unsharded()))
 
 

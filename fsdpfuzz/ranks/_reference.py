@@ -368,7 +368,9 @@ def needs_averaging(a: Anatomy) -> bool:
         )
         # The module that raises is named as it lies in the model, not in DDP.
         or any(op.interrupts for op in case.program)
-        or bool(a.switches)
+        # Its reducer waits for one backward a forward (``Reducer::prepare_for_backward``).
+        or any(op.goes_back_twice for op in case.program)
+        or bool(a.optional)
         # DDP averages what no unit manages, too; FSDP leaves that alone.
         or None in a.owners.values()
         # There the plain model forgets gradients before a backward, as a part of the averaging

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fsdpfuzz.case import (
+    TOKENS,
     CaseSpec,
     Dense,
     Embedding,
@@ -20,6 +21,7 @@ from fsdpfuzz.case import (
     NodeBase,
     Sequential,
     Tokens,
+    anatomy,
     decode,
     encode,
     innermost,
@@ -28,6 +30,7 @@ from fsdpfuzz.case import (
     tree_of,
     within,
 )
+from fsdpfuzz.case.inputs import rows_of
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce.names import renamed, size_fields
 
@@ -159,25 +162,29 @@ def _as_two_layers(model: _Model) -> Iterator[CaseSpec]:
 
     One of them takes what was put on one of its modules, a unit say, the other what was put on
     the rest: so a finding that needs one unit in another does not keep an adapter for it, and
-    with biases neither does one that needs several parameters in a unit.
+    with biases neither does one that needs several parameters in a unit. What takes tokens has an
+    embedding before the two.
     """
     width = model.case.inputs.width_out()
     places = own_places(model.case.model, width)
     for place in places:
         node = place.node
-        if node is None or not place.width_in or _children(tree_of(node)):
+        if node is None or place.width_in is None or _children(tree_of(node)):
             continue
+        rows = rows_of(anatomy(model.case)) if place.width_in == TOKENS else 0
         inner = [p.path for p in places if p.path != place.path and within(p.path, place.path)]
         layer = Linear(out=place.width_out, bias=False)
+        first: tuple[Node, ...] = (Embedding(rows=rows, out=place.width_out),) if rows else ()
+        one, two = str(len(first)), str(len(first) + 1)
         for path in inner if len(inner) > 1 else ():
             apart = [p for p in inner if not within(path, p)]
-            for own, other in (("0", "1"), ("1", "0")):
+            for own, other in ((one, two), (two, one)):
                 inside = {p: own if within(p, path) else other for p in apart}
-                chain = Sequential(children=(layer, layer))
+                chain = Sequential(children=(*first, layer, layer))
                 yield from _changed(model, {id(node): chain}, inside)
         if len(inner) > 1:
             biased = replace(layer, bias=True)
-            yield from _changed(model, {id(node): Sequential(children=(biased, biased))})
+            yield from _changed(model, {id(node): Sequential(children=(*first, biased, biased))})
 
 
 def _two_in_one(model: _Model) -> Iterator[CaseSpec]:

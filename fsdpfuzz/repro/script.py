@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -35,17 +33,17 @@ from fsdpfuzz.repro.header import header
 from fsdpfuzz.repro.imports import import_lines, own_imports
 from fsdpfuzz.repro.layout import laid_out, source
 from fsdpfuzz.repro.results import without_results
+from fsdpfuzz.repro.signature import signature_of
 from fsdpfuzz.repro.source import names_in
 from fsdpfuzz.repro.specialise import Specialiser
 from fsdpfuzz.repro.statements import Writer, repeated
 from fsdpfuzz.repro.tidy import CPU, tidied
 from fsdpfuzz.repro.trainings import ended, function, side_by_side, single
-from fsdpfuzz.verdict import Finding, gist
+from fsdpfuzz.verdict import Finding
 
 _QUOTED = "fsdpfuzz.repro.quoted"
 _ASKS = "steps.checkpointing.ask"
 _CALL = "fsdpfuzz.steps.checkpointing.call"
-_MAX_FRAGMENT = 60
 
 
 def render(
@@ -54,20 +52,28 @@ def render(
     context: Context,
     *,
     print_losses: bool = False,
+    reads: bool = False,
 ) -> str:
     """A standalone script that imports torch and the standard library only.
 
     It shows ``finding``, or without one whether FSDP trains ``case`` as the plain model
-    trains. With ``print_losses`` it judges nothing and prints ``loss RANK HEX...``.
+    trains. With ``print_losses`` it judges nothing and prints ``loss RANK HEX...``. With ``reads``
+    a training that is to raise is read as the ranks do it, which may be what raises.
     """
-    script = _Script(case, finding, context, print_losses=print_losses)
+    script = _Script(case, finding, context, print_losses=print_losses, reads=reads)
     text = script.text()
     return laid_out("\n".join([*header(script.case, finding, script.evidence, context), text]))
 
 
 class _Script:
     def __init__(
-        self, case: CaseSpec, finding: Finding | None, context: Context, *, print_losses: bool
+        self,
+        case: CaseSpec,
+        finding: Finding | None,
+        context: Context,
+        *,
+        print_losses: bool,
+        reads: bool,
     ) -> None:
         runs = variants(case)
         # Without its variants, each of which is a training of its own.
@@ -81,6 +87,7 @@ class _Script:
             program = _trained(own.program[: parting(anatomy(own))])
             own = msgspec.structs.replace(own, program=program)
             self.evidence = whole_parity(anatomy(own))
+        self.reads = reads and self.evidence.manner == "raises"
         self.case = self._cut(own)
         self.usual = self._cut(_alone(case)) if self.evidence.against == "case" else None
         asks = _asks(lower(anatomy(self.case)))
@@ -220,7 +227,8 @@ class _Script:
             keep=self._keep(),
         )
         main = with_last(recipe.main, () if self.prints else self.evidence.before_last)
-        return without_results(replace(recipe, main=main), self._looked())
+        given = replace(recipe, main=main)
+        return given if self.reads else without_results(given, self._looked())
 
     def _main(self, case: CaseSpec, *, both: bool) -> list[ast.stmt]:
         """All that trains, with what is called more than once in functions of its own."""
@@ -321,7 +329,7 @@ class _Script:
         return ast.parse(f"{other} = train({flag}=False)\n{own} = train({flag}=True)").body
 
     def _raises(self) -> list[ast.stmt]:
-        name, fragment = _signature(self.finding)
+        name, fragment = signature_of(self.finding)
         error = Variable("error")
         handler: list[ast.stmt] = []
         if fragment:
@@ -333,6 +341,8 @@ class _Script:
                 handler.append(ast.If(test, [ast.Raise()], []))
         handler += self._do(f"{_QUOTED}.raised", Variable("rank"), error)
         tried = [*self._training(), *self._synchronised()]
+        if self.reads:
+            tried += self._written(self.evidence.reads, both=False)
         caught = ast.ExceptHandler(ast.Name(name, ast.Load()), "error", handler)
         return [
             ast.Try(tried, [caught], [], []),
@@ -379,16 +389,3 @@ def _asks(recipe: Recipe) -> bool:
         for body in bodies
         for statement in walk(body)
     )
-
-
-def _signature(finding: Finding | None) -> tuple[str, str]:
-    """The exception's type, as far as it is built in, and a part of its message without numbers."""
-    failure = finding.failure if finding is not None else None
-    if failure is None:
-        return "Exception", ""
-    kind = getattr(builtins, failure.type, None)
-    known = isinstance(kind, type) and issubclass(kind, BaseException)
-    pieces = re.split(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"", gist(failure.text))
-    longest = max((piece.strip() for piece in pieces), key=len, default="")
-    # What torch raises need not be an Exception: CheckpointException is none.
-    return (failure.type if known else "BaseException"), longest[:_MAX_FRAGMENT]

@@ -72,9 +72,9 @@ class Writer:
         match given:
             case Do():
                 return self._do(given)
-            case With(context=context, body=body):
+            case With(context=context, body=body, who=who):
                 item = ast.withitem(self.value(context))
-                return [ast.With([item], self.statements(body))]
+                return self._guarded(who, [ast.With([item], self.statements(body))])
             case Unsynchronised():
                 return self._unsynchronised(given)
             case Operation(body=body):

@@ -33,6 +33,16 @@ def fill(parameters: Iterable[nn.Parameter], device: torch.device) -> None:
             p.grad = torch.zeros_like(p)
 
 
+def fill_together(named: Mapping[str, nn.Parameter], units: Sequence[Sequence[str]]) -> None:
+    """Gives zeros to parameters without a gradient beside some of the same unit that have one."""
+    for names in units:
+        trained = [named[name] for name in names if named[name].requires_grad]
+        if any(p.grad is not None for p in trained):
+            for p in trained:
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
+
+
 # ``Tensor.register_hook`` takes only a tensor that requires grad,
 # but the hook stays when that is frozen again.
 def scaled(parameters: Iterable[nn.Parameter], factor: float, freezes: bool = False) -> None:

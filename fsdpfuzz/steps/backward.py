@@ -12,7 +12,7 @@ def total(pending: list[Tensor]) -> Tensor:
 
 
 # ``Tensor.backward`` raises for a loss that requires no grad, with FSDP or without.
-def if_required(loss: Tensor) -> None:
+def if_required(loss: Tensor, retain_graph: bool = False) -> None:
     """Backward, unless all that was used is frozen."""
     if loss.requires_grad:
-        loss.backward()
+        loss.backward(retain_graph=retain_graph)

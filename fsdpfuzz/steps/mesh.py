@@ -12,6 +12,13 @@ def over_all(device: torch.device) -> DeviceMesh:
     return dist.init_device_mesh(device.type, (dist.get_world_size(),))  # type: ignore[attr-defined]
 
 
+def neighbours(device: torch.device, ranks: int) -> DeviceMesh:
+    """This rank and its neighbours, so many in all."""
+    names = ("others", "here")
+    shape = (dist.get_world_size() // ranks, ranks)
+    return dist.init_device_mesh(device.type, shape, mesh_dim_names=names)["here"]  # type: ignore[attr-defined]
+
+
 def replicated(device: torch.device, replicate: int, shard: int) -> DeviceMesh:
     """Replicas of a model that each lie on neighbouring ranks."""
     names = ("replicate", "shard")

@@ -169,6 +169,14 @@ def numbers(optimizer: Optimizer | None, named: Mapping[str, nn.Parameter]) -> T
     return groups | steps
 
 
+def gradients(optimizer: Optimizer | None) -> Tensor | None:
+    """How many of an optimizer's parameters have one, 0-dim; None without an optimizer."""
+    if optimizer is None:
+        return None
+    of = [p for group in optimizer.param_groups for p in group["params"]]
+    return torch.tensor(float(sum(p.grad is not None for p in of)))
+
+
 def local(value: Any) -> Any:
     """What this rank has of it."""
     return value.to_local() if isinstance(value, DTensor) else value

@@ -21,18 +21,51 @@ from torch.optim import Optimizer
 
 def save(model: nn.Module, optimizer: Optimizer | None, device: torch.device) -> str:
     """Saves both into a new folder, which all ranks are told of."""
-    # One folder for all ranks, which rank 0 alone can name.
+    folder = new_folder(device)
+    state_dict_saver.save(state_of(model, optimizer), checkpoint_id=folder)
+    return folder
+
+
+def save_meanwhile(model: nn.Module, optimizer: Optimizer | None, device: torch.device) -> str:
+    """The same with ``async_save``, and every element of both is zeroed while it writes."""
+    folder = new_folder(device)
+    # Ranks that save in the background need a group with a CPU backend.
+    group = None if device.type == "cpu" else dist.new_group(backend="gloo")
+    state = state_of(model, optimizer)
+    writing: Any = state_dict_saver.async_save(state, checkpoint_id=folder, process_group=group)
+    zero(model, optimizer)
+    writing.result()
+    return folder
+
+
+@torch.no_grad()
+def zero(model: nn.Module, optimizer: Optimizer | None) -> None:
+    """Zeroes parameters, and what the optimizer holds of them."""
+    for parameter in model.parameters():
+        parameter.zero_()
+    for held in optimizer.state.values() if optimizer is not None else ():
+        for value in held.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
+
+
+def new_folder(device: torch.device) -> str:
+    """One for all ranks, which rank 0 alone can name."""
     holder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
     dist.broadcast_object_list(holder, src=0, device=device)
-    state_dict_saver.save(state_of(model, optimizer), checkpoint_id=holder[0])
     return holder[0]
 
 
-def load(model: nn.Module, optimizer: Optimizer | None, folder: str) -> None:
-    """Loads both from the folder, and removes it."""
+def load(
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    folder: str,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Loads both from the folder, and removes it; ``group`` are the ranks that load together."""
     # DCP loads into tensors that are there already.
     state = state_of(model, optimizer)
-    state_dict_loader.load(state, checkpoint_id=folder)
+    state_dict_loader.load(state, checkpoint_id=folder, process_group=group)
     set_model_state_dict(model, state["model"])
     if optimizer is not None:
         set_optimizer_state_dict(model, optimizer, state["optimizer"])

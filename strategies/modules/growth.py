@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fsdpfuzz.case import KINDS, TOKENS, Linear, Node, Sequential, places_of
 from fsdpfuzz.errors import ContractError
-from fsdpfuzz.strategies.drawing import Draw, Drawing
+from fsdpfuzz.strategies.drawing import Draw, Drawing, choosing
 
 MAX_LEAVES = 7
 MAX_DEPTH = 3
@@ -75,8 +75,9 @@ class Growth:
         every = module_strategies()
         for (kind, one), flag in zip(every.items(), self.d.mask(len(every)), strict=True):
             # A flag is set for half of all models; it costs no choice of its own.
-            if flag if one.percent == 50 else self.d.chance(one.percent):
-                self.allowed[kind] = one
+            with choosing(kind):
+                if flag if one.percent == 50 else self.d.chance(one.percent):
+                    self.allowed[kind] = one
         return self.trained(Slot(width))
 
     def trained(self, slot: Slot) -> Node:

@@ -15,7 +15,8 @@ from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.backward import after_reductions
 from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 
-_NORMS: tuple[Literal[1, 2, "inf"], ...] = (2, 1, "inf")
+# Most programs clip by the 2-norm.
+_NORMS: tuple[Literal[1, 2, "inf"], ...] = (2, 1, 2, "inf", 2)
 # Some that clip nearly every gradient, and some that clip hardly any.
 _SIZES = (1.0, 0.1, 0.3, 3.0, 10.0, 30.0)
 

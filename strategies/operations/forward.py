@@ -69,7 +69,8 @@ def _alone(program: Program) -> None:
         lone = Forward(drop=True) if dropped else Forward(grad=False)
         # Not in the first gap: FSDP takes the module that is called first for the root
         # (``FSDPState._lazy_init`` of fsdp2, ``_lazy_init`` in fsdp/_runtime_utils.py).
-        if i and not dropped and d.chance(30):
+        # A unit by itself comes out of turn, which an evaluation may do.
+        if i and not dropped and d.chance(45 if compares else 30):
             lone = Forward(grad=False, target=_target(program))
         # One choice for both. Rarely in the first gap, where FSDP makes its memory: inference mode
         # leaves that unusable for good, which is known.

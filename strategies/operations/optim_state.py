@@ -44,6 +44,8 @@ def draw(program: Program) -> None:
         form, own = d.pick(_FORMS), d.chance(80 if changed else 40) and d.a.fsdp1
         offload, broadcast, fresh = d.chance(25), d.chance(25), d.chance(50)
         flatten, lenient, ignore = d.chance(20), d.chance(25), d.chance(15)
+        # A full one that is flattened fsdp2 is known not to load.
+        flatten = d.chance(25) and flatten if form == "full" and not d.a.fsdp1 else flatten
         everywhere = form != "full" or not ranks_agree(program)
         asked = OptimState(
             form=form,

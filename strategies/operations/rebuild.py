@@ -8,6 +8,7 @@ import msgspec
 
 from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, dtypes_fit, foreseen_rejections
 from fsdpfuzz.case.operations.forward import calls_below_the_root
+from fsdpfuzz.case.operations.rebuild import saves_a_part
 from fsdpfuzz.strategies import wrap
 from fsdpfuzz.strategies.drawing import Drawing, all_units
 from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
@@ -15,21 +16,32 @@ from fsdpfuzz.strategies.operations.program import Program
 
 
 def draw(program: Program) -> None:
-    """Once, between two iterations or after the last. Shrinks towards none."""
+    """Once, between two iterations or after the last. Shrinks towards none.
+
+    Seldom before each parameter that is trained has a state.
+    """
     d = program.d
-    if d.parting != "never" or d.a.switches or not d.trains or not d.chance(10, state_dict=36):
+    if not may_store(program) or not d.trains or not d.chance(10, state_dict=36):
         return
     own = d.a.imported
     if own is not None and own.wrapped:
         return  # nobody knows how else it is wrapped
-    if not ranks_agree(program):
-        return  # it saves one of the different values that ranks have
-    if any(p.node is not None and p.node.loses_state() for p in d.a.places):
-        return
     gap, plan = d.pick(program.gaps[1:]), _other_plan(d)
     if calls_below_the_root(program.operations()):
         plan = d.case.plan  # under another one, the module might not be called by itself
-    gap.append(Rebuild(plan=plan))
+    # Of fsdp1 it is known to fail.
+    gap.append(Rebuild(plan=plan, asynchronous=d.chance(12 if d.a.fsdp1 else 25)))
+    # What is saved of a part of the optimizer's state is known not to be loaded.
+    drawn = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
+    if not d.chance(25) and saves_a_part(drawn):
+        gap.pop()
+
+
+def may_store(program: Program) -> bool:
+    """Whether a checkpoint on disk may hold all of the model, and each rank has the same."""
+    d = program.d
+    loses = any(p.node is not None and p.node.loses_state() for p in d.a.places)
+    return d.parting == "never" and not d.a.switches and not loses and ranks_agree(program)
 
 
 def _other_plan(d: Drawing) -> Plan:

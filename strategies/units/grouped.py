@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fsdpfuzz.case import Fsdp2Plan, Fsdp2Unit, within
+from fsdpfuzz.case.hazards.unit_calls import returns_a_shared_input
 from fsdpfuzz.case.units.grouped import called_apart
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -12,14 +13,16 @@ from fsdpfuzz.strategies.drawing import Drawing
 def draw(d: Drawing) -> None:
     """Two siblings or more with parameters, units or not, mostly those that a tie joins.
 
-    They lie in another unit, and each forward calls all of them. Shrinks towards none.
+    They lie in another unit, and each forward calls all of them. Most where one returns the input
+    that others are given, too: there the hooks of both meet. Shrinks towards none.
     """
-    if d.a.fsdp1 or d.parting != "never" or not d.chance(18):
+    if d.a.fsdp1 or d.parting != "never":
         return
     rows = _rows(d)
-    if not rows:
+    shared = [row for row in rows if returns_a_shared_input(d.a, row[-1])]
+    if not d.chance(60 if shared else 18) or not rows:
         return
-    row = d.pick(rows)
+    row = d.pick(shared or rows)
     first, second = d.between(0, len(row) - 2), d.between(1, len(row) - 1)
     wanted = {row[first], row[max(second, first + 1)]}
     wanted |= {path for path, flag in zip(row, d.mask(len(row)), strict=True) if flag}

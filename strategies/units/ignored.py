@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fsdpfuzz.case import Fsdp1Plan, Unit, within
+from fsdpfuzz.case import Unit, within
+from fsdpfuzz.case.policies import LISTING
 from fsdpfuzz.case.units.ignored import shared_with_others
-from fsdpfuzz.case.wrap import WrapDimension
-from fsdpfuzz.errors import CaseError
 from fsdpfuzz.strategies.drawing import Drawing, one_unit
+from fsdpfuzz.strategies.wrap import sound
 
 IN_TRAINING = 12
 """Of 100 draws; each is one less of the plain wrappings that most people have."""
@@ -17,20 +17,23 @@ IN_TRAINING = 12
 def draw(d: Drawing) -> None:
     """One module that holds no unit, most often one with parameters.
 
-    More often where nothing is trained. Shrinks towards none.
+    A policy that finds the units by itself finds none in what is ignored. More often where nothing
+    is trained. Shrinks towards none.
     """
     if d.parting != "never" or not d.chance(50 if not d.trains else IN_TRAINING):
         return
     bare = d.chance(12)
     a = d.a
+    finds = a.policy is not None and a.policy.wrap not in LISTING
+    held = dict.fromkeys(a.units, a.parameters) if finds else a.owned
     possible = {
         path: [
             place.path
             for place in a.places
             if place.path != path
             and within(place.path, path)
-            and not any(within(module, place.path) for module in a.unit_at)
-            and (bare or any(within(p.fqn, place.path) for p in a.owned[path]))
+            and (finds or not any(within(module, place.path) for module in a.unit_at))
+            and (bare or any(within(p.fqn, place.path) for p in held[path]))
             and shared_with_others(a, place.path) is None
         ]
         for path in a.units
@@ -47,11 +50,10 @@ def left_alone(
     """
     plan = d.case.plan
     listed: tuple[Unit, ...] = plan.units
-    by_policy = isinstance(plan, Fsdp1Plan) and plan.wrap != "nested"
     units = [
         i
         for i, unit in enumerate(listed)
-        if possible.get(unit.path) and (not by_policy or not unit.path)
+        if possible.get(unit.path) and (d.a.policy is None or not unit.path)
     ]
     if not units:
         return
@@ -61,14 +63,5 @@ def left_alone(
     while left and len(chosen) < most and d.chance(30):
         chosen.append(left.pop(d.between(0, len(left) - 1)))
     one_unit(d, option, tuple(chosen), unit=i)
-    if not any(owner is not None for owner in d.a.owners.values()) or not _fits(d):
+    if not any(owner is not None for owner in d.a.owners.values()) or not sound(d):
         d.case = before
-
-
-def _fits(d: Drawing) -> bool:
-    """Whether the unit's other options go together with it."""
-    try:
-        WrapDimension().check(d.a)
-    except CaseError:
-        return False
-    return True

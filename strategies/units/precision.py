@@ -8,6 +8,7 @@ import msgspec
 
 from fsdpfuzz.case import Dropout, Gain, Precision, Unit, dtypes_fit, within
 from fsdpfuzz.strategies.drawing import Drawing, all_units, one_unit
+from fsdpfuzz.strategies.wrap import sound
 
 _HALF: tuple[Literal["bfloat16", "float16"], ...] = ("bfloat16", "float16")
 _REDUCED: tuple[Literal["float32"] | None, ...] = (None, "float32")
@@ -21,7 +22,8 @@ def draw(d: Drawing) -> None:
     that hold any stay as they are, and those beside them put out float32. The gradient of a
     gain is a sum over all that it scales, which may cancel but for rounding. What a norm makes of a
     row that was dropped can leave the range of float16. A layer in no unit, as a program without
-    training may have it, takes float32 alone.
+    training may have it, takes float32 alone. What is called by a method of its own has inputs that
+    another hook casts.
     """
     buffers = any(place.buffers for place in d.a.places)
     own, casts = d.a.imported, d.a.fsdp1 and "" in d.a.units
@@ -30,7 +32,9 @@ def draw(d: Drawing) -> None:
         beside and d.a.fsdp1
     ):
         return
-    if not d.chance(15, fine_tune=52, memory=52) or d.apart:
+    root = d.a.by_path[""].node
+    often = 40 if root is not None and root.encodes else 15
+    if not d.chance(often, fine_tune=52, memory=52) or d.apart:
         return
     runs = _HALF if own is None else own.lower_dtypes(with_buffers=casts or not buffers)
     halves = tuple(half for half in _HALF if half in runs)
@@ -49,7 +53,8 @@ def draw(d: Drawing) -> None:
             _apart(d, precision)
         else:
             _at_the_root(d, precision)
-    if not dtypes_fit(d.a):
+    # A batch norm that is kept out counts in no unit that a policy makes by size.
+    if not dtypes_fit(d.a) or not sound(d):
         all_units(d, "precision", None)
 
 

@@ -21,7 +21,7 @@ def lists(d: Drawing, option: str, *, reverse: bool) -> None:
     paths = [unit.path for unit in d.case.plan.units]
     # Drawn first: a unit less must not cost Hypothesis a choice more or less.
     # Of backward it is known in fewer programs in what order it comes to the units.
-    if not d.chance(38 if reverse else 20) or len(paths) < 2:
+    if not d.chance(38 if reverse else 26) or len(paths) < 2:
         return
     # Forward gathers the next ones next anyhow: what it is told changes the order of those behind.
     number, anyhow, skip = d.between(1, MOST), d.chance(8), d.chance(25 if reverse else 60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +63,6 @@ def case(plan: Plan, *more: Any, **changes: Any) -> CaseSpec:
         "program": (*TRAINED, *TRAINED, *more),
     }
     return CaseSpec(**values | changes)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(2, "gloo") as made:
-        yield made
 
 
 def keys(pool: Pool, given: CaseSpec) -> list[str]:

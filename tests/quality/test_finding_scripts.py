@@ -6,8 +6,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Dense,
+    Forward,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    StateDict,
+)
+from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.known import Known
 from fsdpfuzz.loop import default_known, injection_launcher
@@ -48,6 +60,25 @@ KNOWN = [
     "fsdp2-tracked-idle-unit",
 ]
 
+SMALL = CaseSpec(
+    world_size=2,
+    model=Linear(out=2, bias=False),
+    inputs=Dense(width=2),
+    plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+    program=(),
+)
+READ = {
+    "fsdp2_axes_of_the_mesh_swapped": (
+        replace(SMALL, mesh=Mesh(replicate=1, shard=2), program=(StateDict(form="sharded"),)),
+        "no_crash/crash/fsdp2:RuntimeError",
+    ),
+    "fsdp2_accumulation_never_reshards": (
+        replace(SMALL, program=(Forward(), Backward(), Clip(max_norm=0.1))),
+        "no_crash/crash/fsdp2:AttributeError",
+    ),
+}
+"""Whose training raises nothing until somebody gathers what it gives."""
+
 
 def finding_in(case: CaseSpec, key: str, injection: str | None) -> Finding:
     with Pool(case.world_size, "gloo", injection=injection) as pool:
@@ -56,10 +87,15 @@ def finding_in(case: CaseSpec, key: str, injection: str | None) -> Finding:
 
 
 def verified(
-    case: CaseSpec, finding: Finding, folder: Path, injection: str | None = None
+    case: CaseSpec,
+    finding: Finding,
+    folder: Path,
+    injection: str | None = None,
+    *,
+    reads: bool = False,
 ) -> Verification:
     script = folder / "repro.py"
-    script.write_text(render(case, finding, Context(patience=10.0)))
+    script.write_text(render(case, finding, Context(patience=10.0), reads=reads))
     return verify_forked(
         script, case.world_size, "gloo", finding, launcher=injection_launcher(injection)
     )
@@ -73,6 +109,18 @@ def test_the_script_of_an_injected_fault(module: str, fault: str, tmp_path: Path
     shown = verified(case, finding, tmp_path, injection)
     assert shown.reproduced, shown
     gone = verified(case, finding, tmp_path)
+    assert gone.outcome == "not reproduced", gone
+
+
+@pytest.mark.parametrize("fault", READ)
+def test_what_raises_as_it_is_read_is_read_by_the_script(fault: str, tmp_path: Path) -> None:
+    case, key = READ[fault]
+    injection = f"benchmarks.faults.injections:{fault}"
+    finding = finding_in(case, key, injection)
+    assert not verified(case, finding, tmp_path, injection).reproduced
+    shown = verified(case, finding, tmp_path, injection, reads=True)
+    assert shown.reproduced, shown
+    gone = verified(case, finding, tmp_path, reads=True)
     assert gone.outcome == "not reproduced", gone
 
 

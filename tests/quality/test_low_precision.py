@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -68,12 +67,6 @@ OVERFLOWS = case(
     plan("fsdp2", "float16"),
 )
 """Norming two equal numbers, over and over: the gradient leaves the range of float16."""
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(2, "gloo") as made:
-        yield made
 
 
 def verdict(pool: Pool, given: CaseSpec) -> Verdict:

@@ -41,3 +41,24 @@ def test_what_is_saved_is_wrong(api: Api, injection: str, tmp_path: Path) -> Non
     assert isinstance(case.program[-1], OptimState)
     assert len(case.program) <= 4 + rebuilt
     assert_shown_by_its_script(found, lines=125 if rebuilt else MAX_LINES)
+
+
+def test_loading_leaves_gradients(tmp_path: Path) -> None:
+    """Into an optimizer without state, which is made by a step with gradients of zeros."""
+    key = "optim_state/mismatch/fsdp2"
+    found = found_by(
+        hunt(
+            "benchmarks.faults.injections:saving_leaves_zero_gradients",
+            tmp_path,
+            property_name="state_dict",
+            number=150,
+            apis=("fsdp2",),
+            until=(key,),
+        ),
+        key,
+    )
+    case = case_of(found)
+    assert linears(case) <= 2
+    assert isinstance(case.program[-1], OptimState | Rebuild)
+    assert found.finding.name == "gradients_left"
+    assert_shown_by_its_script(found, lines=125)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import (
@@ -27,6 +28,7 @@ from fsdpfuzz.case import (
     StateDict,
     Step,
     ZeroGrad,
+    features,
 )
 from fsdpfuzz.loop import injection_launcher
 from fsdpfuzz.repro import Context, render
@@ -92,6 +94,24 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_it_goes_on_in_parity(name: str) -> None:
     assert judged(CASES[name]).status == "passed"
+
+
+def in_background(example: CaseSpec) -> CaseSpec:
+    """With ``async_save``."""
+    program = tuple(
+        msgspec.structs.replace(op, asynchronous=True) if isinstance(op, Rebuild) else op
+        for op in example.program
+    )
+    return msgspec.structs.replace(example, program=program)
+
+
+@pytest.mark.parametrize("name", ["fsdp2 to nested", "fsdp2 to the root"])
+def test_what_changes_while_it_is_saved_is_saved_as_it_was(name: str) -> None:
+    example = in_background(CASES[name])
+    assert features(example)["async_save"] == "on"
+    assert judged(example).status == "passed"
+    found = judged(example, "benchmarks.faults.injections:async_save_stages_nothing").findings
+    assert {finding.invariant for finding in found} == {"output_parity"}
 
 
 INJECTED = (

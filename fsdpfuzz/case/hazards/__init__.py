@@ -7,6 +7,7 @@ is held to where they change what it can promise.
 from __future__ import annotations
 
 from fsdpfuzz.case.dimension import Dimension
+from fsdpfuzz.case.hazards.changed_views import ChangedViewsDimension
 from fsdpfuzz.case.hazards.few_elements import FewElementsDimension, single_element_units
 from fsdpfuzz.case.hazards.freed import FreedDimension
 from fsdpfuzz.case.hazards.inference import InferenceDimension
@@ -29,6 +30,7 @@ HAZARDS: tuple[Dimension, ...] = (
     UnitCallsDimension(),
     LostStateDimension(),
     UnfinishedDimension(),
+    ChangedViewsDimension(),
 )
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -68,18 +68,47 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
             for path, owned in b.owned.items():
                 trained = [p.fqn for p in owned if now.trained[p.fqn]]
                 used = [p.fqn for p in owned if p.used and p.fqn in trained]
-                if owned and path in called and not any(_on_path(a, n, called) for n in used):
+                if owned and path in called and not any(b.on_path(n, called) for n in used):
                     found[path] = found.get(path, "on") if trained else "frozen"
     return found
 
 
-def _on_path(a: Anatomy, fqn: str, called: Collection[str]) -> bool:
-    """Whether what holds a parameter is called by the switches that it lies in."""
-    return all(
-        any(within(fqn, path) and within(path, switch) for path in called if path != switch)
-        for switch in a.switches
-        if within(fqn, switch)
-    )
+# ``prepare_gradient_for_backward`` in fsdp/_flat_param.py puts the gradient of a sharded unit
+# aside, and ``prepare_gradient_for_optim`` puts it back only where a new one was added.
+@lru_cache(maxsize=64)
+def quiet_with_gradient(a: Anatomy) -> frozenset[str]:
+    """Units of which a forward reads no parameter that is trained, though they have gradients."""
+    found: set[str] = set()
+    for i, op, now in a.situations(0) if a.numbered else ():
+        if isinstance(op, Forward) and op.grad:
+            b = a.at(i)
+            called = {call.path for call in b.calls(op, now)}
+            for path in called.intersection(b.units):
+                used = [p.fqn for p in b.owned[path] if p.used and now.trained[p.fqn]]
+                if now.graded.intersection(used) and not any(b.on_path(n, called) for n in used):
+                    found.add(path)
+    return frozenset(found)
+
+
+# ``_finalize_params`` in fsdp/_runtime_utils.py leaves all as it is where a backward does not
+# synchronise, and only the post-backward hook of a unit reduces what waits.
+@lru_cache(maxsize=64)
+def left_unreduced(a: Anatomy) -> frozenset[str]:
+    """Units with gradients that wait, none of which the backward that synchronises gives one."""
+    found: set[str] = set()
+    waiting: set[str] = set()
+    synchronised = True
+    for _, op, now in a.situations(0):
+        if op.waits:
+            synchronised = op.reduces
+        elif op.renews:
+            waiting.clear()
+        elif op.gives_gradients:
+            owners = (now.owners[name] for name in now.given if a.by_fqn[name].used)
+            given = {owner for owner in owners if owner is not None}
+            found |= waiting - given if synchronised else set()
+            waiting = set() if synchronised else waiting | given
+    return frozenset(found)
 
 
 def kept_whole(a: Anatomy) -> tuple[str, ...]:
@@ -213,6 +242,18 @@ class NoGradientDimension(Hazard):
             group="Wrapping",
             values=("off", "on", "frozen"),
         ),
+        "quiet_graded": Feature(
+            about="on when a forward calls the unit and leaves out all of its parameters that are "
+            "trained, which have gradients of before",
+            group="Training",
+            values=ON,
+        ),
+        "left_unreduced": Feature(
+            about="on when gradients of the unit wait for their reduction, and the backward that "
+            "reduces gives it none",
+            group="Training",
+            values=ON,
+        ),
         "reduced_again": Feature(
             about="on when a backward meets gradients of the unit that were reduced before",
             group="Training",
@@ -244,6 +285,8 @@ class NoGradientDimension(Hazard):
         """The same of one unit, and by which of its modules backward comes to it."""
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
         yield "quiet", units_called_without_gradient(a).get(path, "off")
+        yield "quiet_graded", on(path in quiet_with_gradient(a))
+        yield "left_unreduced", on(path in left_unreduced(a))
         yield "reduced_again", on(path in reduced_again(a))
         if a.fsdp1:
             yield "sharded_views", on(path in kept_whole(a) and shows_sharded_views(a, path))

@@ -33,10 +33,14 @@ def ends_with_a_shared_input(a: Anatomy, path: str) -> bool:
     Modules of one unit are siblings, and those in `Branches` are given the same.
     """
     modules = a.modules_of(path)
-    if len(modules) == 1 or not a.by_path[modules[-1]].returns_its_input:
-        return False
-    around = innermost(modules[-1].rpartition(".")[0], a.by_path)
-    return around is not None and isinstance(a.by_path[around].node, Branches)
+    return len(modules) > 1 and returns_a_shared_input(a, modules[-1])
+
+
+def returns_a_shared_input(a: Anatomy, module: str) -> bool:
+    """Whether a module returns what its siblings are given, too."""
+    around = innermost(module.rpartition(".")[0], a.by_path)
+    shared = around is not None and isinstance(a.by_path[around].node, Branches)
+    return shared and a.by_path[module].returns_its_input
 
 
 @lru_cache(maxsize=64)
@@ -114,6 +118,26 @@ def calls_a_unit_again(a: Anatomy) -> bool:
     return False
 
 
+@lru_cache(maxsize=64)
+def units_left_out(a: Anatomy) -> frozenset[str]:
+    """Units that some forward calls, and of two that a backward each follows not both."""
+    found: set[str] = set()
+    for rank in a.telling_ranks if a.optional else ():
+        called: set[str] = set()
+        before: frozenset[str] | None = None
+        for i, op, now in a.situations(rank):
+            b = a.at(i)
+            if isinstance(op, Forward) and op.waits:
+                called |= {b.unit_at[c.path] for c in b.calls(op, now) if c.path in b.unit_at}
+            elif op.gives_gradients:
+                found |= set() if before is None else called ^ before
+                before = frozenset(called)
+                called.clear()
+            elif op.renews:
+                before = None
+    return frozenset(found)
+
+
 class UnitCallsDimension(Hazard):
     """How often a unit is called, and whether FSDP can tell the end of a call."""
 
@@ -165,6 +189,12 @@ class UnitCallsDimension(Hazard):
         "called": Feature(
             about="off when no forward ever calls the unit", group="Wrapping", values=ON
         ),
+        "left_out": Feature(
+            about="on when the forwards before one backward call the unit, and those before the "
+            "next one do not, or the reverse",
+            group="Wrapping",
+            values=ON,
+        ),
         "late": Feature(
             about="on when a backward without reduction ends before the unit has been called",
             group="Wrapping",
@@ -188,6 +218,7 @@ class UnitCallsDimension(Hazard):
         again = any(within(n, r) and n != r for n in names for r in repeats)
         yield "repeated", on(again)
         yield "called", on(path in called_units(a))
+        yield "left_out", on(path in units_left_out(a))
         yield "late", on(path in late_units(a))
         if not a.fsdp1:
             # Post-backward hangs on the unit's inputs (``_register_post_backward_hook`` in

@@ -27,13 +27,16 @@ from fsdpfuzz.case.modules.encoder_layer import EncoderLayer
 from fsdpfuzz.case.modules.gain import Gain
 from fsdpfuzz.case.modules.idle import Idle
 from fsdpfuzz.case.modules.imported import Imported, ImportedModule, ImportedParameter
+from fsdpfuzz.case.modules.in_place import VIEWED, InPlace
 from fsdpfuzz.case.modules.keyed import BY_KEYWORD, Keyed
+from fsdpfuzz.case.modules.layer_drop import LayerDrop
 from fsdpfuzz.case.modules.linear import Linear
 from fsdpfuzz.case.modules.lora import Lora
 from fsdpfuzz.case.modules.matrix import Matrix
 from fsdpfuzz.case.modules.method import Method
 from fsdpfuzz.case.modules.norm import Norm
 from fsdpfuzz.case.modules.outputs import SEVERAL, Outputs
+from fsdpfuzz.case.modules.parametrized import Parametrized
 from fsdpfuzz.case.modules.positions import Positions
 from fsdpfuzz.case.modules.repeat import Repeat
 from fsdpfuzz.case.modules.residual import Residual
@@ -65,6 +68,9 @@ Node = (
     | Keyed
     | Method
     | ConvNorm
+    | Parametrized
+    | LayerDrop
+    | InPlace
 )
 
 Model = Node | Imported
@@ -91,6 +97,7 @@ CLASSES: dict[str, tuple[str, ...]] = {
     **{name: kind.classes for name, kind in KINDS.items() if kind.classes},
     SEVERAL: ("steps.modules.outputs.Several",),
     BY_KEYWORD: ("steps.modules.keyed.ByKeyword",),
+    VIEWED: ("steps.modules.in_place.Viewed",),
     "conv": ("torch.nn.Conv1d",),
     BATCH_NORM: ("torch.nn.BatchNorm1d",),
     "sided": ("steps.modules.branches.Sided",),
@@ -109,6 +116,7 @@ __all__ = [
     "KINDS",
     "SEVERAL",
     "TOKENS",
+    "VIEWED",
     "Activation",
     "ActivationName",
     "Branches",
@@ -125,7 +133,9 @@ __all__ = [
     "Imported",
     "ImportedModule",
     "ImportedParameter",
+    "InPlace",
     "Keyed",
+    "LayerDrop",
     "Linear",
     "Lora",
     "Matrix",
@@ -136,6 +146,7 @@ __all__ = [
     "Norm",
     "Outputs",
     "Parameter",
+    "Parametrized",
     "Place",
     "Positions",
     "Repeat",

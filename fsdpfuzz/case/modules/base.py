@@ -20,6 +20,7 @@ from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.errors import CaseError, ContractError
 
 if TYPE_CHECKING:
+    from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.modules import Model, Node
 
 TOKENS = 0
@@ -130,8 +131,8 @@ class Walk:
 
     names: tuple[str, ...]
     """FQNs of all places."""
-    active: dict[str, int]
-    """The active child of each switch that was flipped."""
+    now: Situation
+    """Where the rank stands in the program."""
     own: Callable[[str], bool]
     """Whether what the module at an FQN computes with its own parameters requires grad."""
 
@@ -186,12 +187,18 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
 
     classes: ClassVar[tuple[str, ...]] = ()
     """Dotted names of the classes that it may become, for ``ModuleWrapPolicy``."""
+    place_kind: ClassVar[str] = ""
+    """The kind that its place goes by, where policies take it for one of another kind."""
     inner_kinds: ClassVar[tuple[str, ...]] = ()
     """Kinds of the modules in it that are no places, so that classes must not name them."""
     shows_width: ClassVar[bool] = False
     """Whether `explain` says the width even of one that keeps it."""
     calls_all: ClassVar[bool] = False
     """Whether a forward calls each of its children, one after the other."""
+    chooses_from: ClassVar[str] = ""
+    """Name of the list of modules in it of which a forward calls some, and leaves out others."""
+    numbered: ClassVar[bool] = False
+    """Whether that hangs on the number of the forward, which the random seed then is."""
     encodes: ClassVar[bool] = False
     """Whether it has a method ``encode``, which does what its forward does."""
     scratch: ClassVar[int] = 0
@@ -266,6 +273,23 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Whether what it puts out is the very tensor that it was given."""
         return False
 
+    def last(self) -> tuple[str, Node] | None:
+        """Name and node of the child whose output it puts out as it is, if there is one."""
+        return None
+
+    # Autograd refuses to go back through what saved its own output, as tanh does, once that is
+    # changed in place.
+    def changeable(self) -> bool:
+        """Whether nothing needs what it puts out, so that another module may change it in place."""
+        return False
+
+    def puts_out_view(self, deep: bool) -> bool:
+        """Whether it puts out a view of another tensor.
+
+        ``deep`` says that its input has more than two dimensions.
+        """
+        return False
+
     def takes(self) -> str:
         """Name of the parameter that its input is passed for: that of our own modules."""
         return "x"
@@ -313,17 +337,27 @@ class Around(NodeBase, frozen=True, kw_only=True):
     def width_after(self, width: int, at: str = "$.model") -> int:
         """Keeps the width."""
         takes_features(self, width, at)
-        out = self.body.width_after(width, f"{at}.body")
-        if out != width:
-            raise CaseError(f"the body must keep the width {width}, but puts out {out}", path=at)
-        return out
+        return kept_width(self.body, width, at=f"{at}.body", says="the body", path=at)
 
     def rows_after(self, at: str = "$.model") -> int:
         """Keeps the batch."""
-        if self.body.rows_after(f"{at}.body") != 1:
-            text = "the body must keep the batch, but a stack in it enlarges it"
-            raise CaseError(text, path=at)
-        return 1
+        return kept_rows(self.body, at=f"{at}.body", says="the body", path=at)
+
+
+def kept_width(node: Node, width: int, *, at: str, says: str, path: str) -> int:
+    """``width``; :class:`CaseError` at ``path`` where the node at ``at`` puts out another one."""
+    out = node.width_after(width, at)
+    if out != width:
+        raise CaseError(f"{says} must keep the width {width}, but puts out {out}", path=path)
+    return out
+
+
+def kept_rows(node: Node, *, at: str, says: str, path: str) -> int:
+    """One; :class:`CaseError` at ``path`` where the node at ``at`` enlarges the batch."""
+    if node.rows_after(at) != 1:
+        text = f"{says} must keep the batch, but a stack in it enlarges it"
+        raise CaseError(text, path=path)
+    return 1
 
 
 def takes_features(node: NodeBase, width: int, at: str) -> int:

@@ -14,6 +14,7 @@ from fsdpfuzz.case.modules.base import (
     Walk,
     takes_features,
 )
+from fsdpfuzz.case.modules.linear import linear_in
 from fsdpfuzz.case.recipe import Value, call
 
 
@@ -29,8 +30,7 @@ class Idle(NodeBase, tag="idle", frozen=True, kw_only=True):
 
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
         """The linear layer."""
-        shapes = (("weight", (width, width)), ("bias", (width,)))
-        yield Brought("idle", "linear", width, width, shapes, used=False)
+        yield linear_in("idle", width, width, used=False)
 
     def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
         """Gives back its very input."""

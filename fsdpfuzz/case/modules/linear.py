@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import Width
 from fsdpfuzz.case.modules.base import (
+    Brought,
     Build,
     Leaf,
     Shape,
@@ -39,6 +40,16 @@ class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
         if self.bias:
             yield "bias", (self.out,)
 
+    def changeable(self) -> bool:
+        """Its backward needs its input and its weight."""
+        return True
+
+    # ``at::linear`` flattens such an input where there is a bias to add, and puts out a view of the
+    # product.
+    def puts_out_view(self, deep: bool) -> bool:
+        """If it adds a bias to what has more than two dimensions."""
+        return deep and self.bias
+
     def takes(self) -> str:
         """As PyTorch's own modules call it."""
         return "input"
@@ -51,3 +62,9 @@ class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
         """Without the bias."""
         if self.bias:
             yield changed(self, bias=False)
+
+
+def linear_in(name: str, width: int, out: int, *, bias: bool = True, used: bool = True) -> Brought:
+    """``nn.Linear(width, out, bias=bias)`` that another module brings along."""
+    shapes = tuple(Linear(out=out, bias=bias).own_parameters(width))
+    return Brought(name, Linear.kind(), width, out, shapes, used=used)

@@ -17,7 +17,7 @@ from fsdpfuzz.case.modules.base import (
     takes_features,
     without_defaults,
 )
-from fsdpfuzz.case.modules.linear import Linear
+from fsdpfuzz.case.modules.linear import Linear, linear_in
 from fsdpfuzz.case.recipe import Value, call
 
 if TYPE_CHECKING:
@@ -40,10 +40,9 @@ class Lora(NodeBase, tag="lora", frozen=True, kw_only=True):
 
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
         """Three linear layers."""
-        bias = (("bias", (self.out,)),) if self.bias else ()
-        yield Brought("base", "linear", width, self.out, (("weight", (self.out, width)), *bias))
-        yield Brought("down", "linear", width, self.rank, (("weight", (self.rank, width)),))
-        yield Brought("up", "linear", self.rank, self.out, (("weight", (self.out, self.rank)),))
+        yield linear_in("base", width, self.out, bias=self.bias)
+        yield linear_in("down", width, self.rank, bias=False)
+        yield linear_in("up", self.rank, self.out, bias=False)
 
     def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
         """The layer, then the adapter."""

@@ -48,6 +48,10 @@ class Sequential(NodeBase, tag="sequential", frozen=True, kw_only=True):
             x = yield from walk.visit(child, join(path, f"{i}"), x, grad=grad)
         return x
 
+    def last(self) -> tuple[str, Node] | None:
+        """The last child."""
+        return (f"{len(self.children) - 1}", self.children[-1]) if self.children else None
+
     def returns_its_input(self) -> bool:
         """If each child does."""
         return all(child.returns_its_input() for child in self.children)

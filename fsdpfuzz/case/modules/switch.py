@@ -20,6 +20,7 @@ class Switch(NodeBase, tag="switch", frozen=True, kw_only=True):
     """Runs one of its children, the first until a `flip` operation picks the next one."""
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.switch.Switch",)
+    chooses_from: ClassVar[str] = "branches"
     children: Annotated[tuple[Node, ...], Meta(min_length=2, max_length=4)]
 
     def width_after(self, width: int, at: str = "$.model") -> int:
@@ -45,7 +46,7 @@ class Switch(NodeBase, tag="switch", frozen=True, kw_only=True):
 
     def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
         """The active child."""
-        chosen = walk.active.get(path, 0)
+        chosen = walk.now.active.get(path, 0)
         inner = join(path, "branches", str(chosen))
         return (yield from walk.visit(self.children[chosen], inner, x, grad=grad))
 

@@ -24,6 +24,7 @@ from fsdpfuzz.case.operations.rescale import Rescale
 from fsdpfuzz.case.operations.reshard import Reshard
 from fsdpfuzz.case.operations.state_dict import StateDict
 from fsdpfuzz.case.operations.step import Step
+from fsdpfuzz.case.operations.transfer import Transfer
 from fsdpfuzz.case.operations.unshard import Unshard
 from fsdpfuzz.case.operations.zero_grad import ZeroGrad
 
@@ -46,6 +47,7 @@ Op = (
     | Unshard
     | Rescale
     | Interrupt
+    | Transfer
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -74,6 +76,7 @@ __all__ = [
     "Reshard",
     "StateDict",
     "Step",
+    "Transfer",
     "Unshard",
     "ZeroGrad",
 ]

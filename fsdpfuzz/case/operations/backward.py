@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from fsdpfuzz.case.dimension import Simpler
+import msgspec
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.forward import Forward, most_pending
@@ -23,6 +26,14 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
     """Backward of all pending losses."""
 
     gives_gradients: ClassVar[bool] = True
+    features: ClassVar[Mapping[str, Feature]] = {
+        "retained_graph": Feature(
+            about="on when a backward goes back through its graph a second time",
+            group="Training",
+            values=ON,
+            excludes={"on": {"accumulation": ("off",)}},
+        )
+    }
     program_words: ClassVar[Mapping[str, Word]] = {
         "forward_backward": Word(
             about="loss and backward on the next batch; gradients are reduced",
@@ -38,10 +49,20 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
         ),
     }
 
+    again: bool = False
+    """Runs twice: with ``retain_graph=True``, and once more over the graph that is left."""
+
+    @property
+    def goes_back_twice(self) -> bool:
+        """Where that is asked for."""
+        return self.again
+
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """A forward has to wait for it."""
         if not progress.pending:
             raise CaseError("backward without a pending forward", path=at)
+        if self.again and a.case.finalization != "automatic":
+            raise CaseError("each backward is finished before the next", path=f"{at}.again")
         progress.reduced = all(progress.pending)
         progress.pending.clear()
         progress.cleared = False
@@ -54,25 +75,41 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
             yield Do(call=call("steps.backward.total", pending), into=(loss,))
             yield Do(call=call(".clear", pending))
         yield from lowering.before_backward()
+        function = ".backward"
         if may_lack_backward(lowering.a):
-            yield Do(call=call("steps.backward.if_required", loss))
-        else:
-            yield Do(call=call(".backward", loss))
+            function = "steps.backward.if_required"
+        if self.again:
+            yield Do(call=call(function, loss, retain_graph=True))
+        yield Do(call=call(function, loss))
         yield from lowering.after_backward()
 
     def words(self) -> str:
-        """Its name."""
-        return "backward"
+        """``backward twice``."""
+        return "backward twice" if self.again else "backward"
 
     def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
-        """What is trained may have a gradient."""
-        now.graded.update(p.fqn for p in a.distinct if now.trained[p.fqn])
+        """What is trained may have a gradient, but for what its forwards left out."""
+        given = {p.fqn for p in a.distinct if now.trained[p.fqn]}
+        if a.numbered:
+            read = given & now.read
+            # One flat parameter has the gradients of all that lies in it.
+            units = {now.owners[name] for name in read} - {None} if a.fsdp1 else set()
+            given = {name for name in given if name in read or now.owners[name] in units}
+        now.given = frozenset(given)
+        now.graded |= given
+        now.read.clear()
+
+    @classmethod
+    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Whether any goes back twice."""
+        yield "retained_graph", on(any(op.goes_back_twice for op in a.case.program))
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
-        """Without the forwards and backwards that only accumulate."""
-        import msgspec
-
+        """Once; without the forwards and backwards that only accumulate."""
+        if any(op.goes_back_twice for op in case.program):
+            once = tuple(Backward() if op.goes_back_twice else op for op in case.program)
+            yield Simpler(msgspec.structs.replace(case, program=once), "retain_graph")
         single = _one_each(case)
         if single != case.program:
             changed = msgspec.structs.replace(case, program=single)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from fsdpfuzz.case.base import Part
 from fsdpfuzz.case.dimension import Feature, Rejection, Simpler
-from fsdpfuzz.case.recipe import Statement
+from fsdpfuzz.case.recipe import Call, Statement
 from fsdpfuzz.errors import ContractError
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether a step after it may leave out some parameters that require grad."""
     saves_optimizer: ClassVar[bool] = False
     """Whether it takes the optimizer's state by the model's parameters."""
+    stores: ClassVar[bool] = False
+    """Whether it saves a checkpoint of the training on disk."""
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ()
     """What of the parameters is compared with the reference's afterwards."""
     results: ClassVar[tuple[str, ...]] = ()
@@ -106,6 +108,10 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     parameter, or for each parameter some by name. What a rank lacks is missing, but for None."""
     program_words: ClassVar[Mapping[str, Word]] = {}
     """The words of a written program that mean it, alone or with operations before it."""
+
+    def gathered(self, a: Anatomy) -> Call | None:
+        """What makes whole, on every rank, what it gives in parts; None where nothing does."""
+        return None
 
     @property
     def waits(self) -> bool:
@@ -116,6 +122,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     def reduces(self) -> bool:
         """Whether gradients of its loss are reduced in the backward that it waits for."""
         return True
+
+    @property
+    def goes_back_twice(self) -> bool:
+        """Whether it goes back through the same graph a second time."""
+        return False
 
     @property
     def called(self) -> str:

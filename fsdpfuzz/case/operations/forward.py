@@ -31,6 +31,7 @@ from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.lowering import Lowering
     from fsdpfuzz.case.spec import CaseSpec
 
@@ -150,10 +151,12 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         x, output, loss = Variable("x"), Variable("output"), Variable("loss")
         yield from lowering.before_forward()
         yield Do(call=a.case.inputs.drawn(a, index), into=(x,))
-        if a.draws_random:
+        if a.numbered or a.draws_random:
             # Before each forward: FSDP, DDP and the float64 replica run one after the other in one
             # process.
-            yield Do(call=call("torch.manual_seed", Sum(a.case.seed, index)))
+            yield Do(
+                call=call("torch.manual_seed", index if a.numbered else Sum(a.case.seed, index))
+            )
         module = Inside("model", self.target) if self.target else MODEL
         run: list[Statement] = [
             Do(call=lowering.called(module, x, by_method=self.by_method), into=(output,)),
@@ -181,6 +184,14 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         words += ["dropped"] if self.drop else []
         words += [] if self.masked is None else [f"masked on rank {self.masked}"]
         return " ".join(words)
+
+    def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
+        """One more; what it reads waits for a backward."""
+        now.forwards += 1
+        if self.waits and a.numbered:
+            called = {call.path for call in a.calls(self, now)}
+            used = (p.fqn for p in a.parameters if p.used and within(p.fqn, self.target))
+            now.read.update(a.canonical(name) for name in used if a.on_path(name, called))
 
     @classmethod
     def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
@@ -314,7 +325,7 @@ def _accumulation(case: CaseSpec) -> str:
     backwards = 0
     for op in case.program:
         if op.gives_gradients:
-            backwards += 1
+            backwards += 1 + op.goes_back_twice
         elif op.clears_gradients or op.renews:
             backwards = 0
         if backwards > 1:
@@ -334,7 +345,8 @@ def reduced_again(a: Anatomy) -> frozenset[str]:
             sync = op.sync
         elif op.gives_gradients:
             trained = {p.fqn for p in a.distinct if now.trained[p.fqn]}
-            found |= {owner for n in reduced & trained if (owner := a.at(i).owners[n]) is not None}
+            met = trained if sync and op.goes_back_twice else reduced & trained
+            found |= {owner for n in met if (owner := a.at(i).owners[n]) is not None}
             reduced |= trained if sync else set()
     return frozenset(found)
 

@@ -115,7 +115,7 @@ def goes_on(a: Anatomy, following: OperationBase | None) -> bool:
 
 def raising(a: Anatomy) -> tuple[str, ...]:
     """FQNs of the modules that each forward calls on all ranks: none where nobody knows."""
-    if a.imported is not None or a.switches:
+    if a.imported is not None or a.optional:
         return ()
     return tuple(path for path in dict.fromkeys(called(a)) if not a.by_path[path].by_method)
 

@@ -34,6 +34,8 @@ OPTIONS = "optim_options"
 """The options of each parameter's group, as they are saved."""
 LOADED = "optim_loaded"
 """The options of each group, and the number of steps of each parameter, as they are loaded."""
+LEFT = "gradients_left"
+"""How many parameters have a gradient once a new optimizer has its state."""
 _DCP = "torch.distributed.checkpoint.state_dict"
 _FLAGS = ("offload", "broadcast", "flatten", "ignore_frozen", "fresh")
 _SAID = {
@@ -106,7 +108,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
     }
     needs_reduced: ClassVar[bool] = True
     saves_optimizer: ClassVar[bool] = True
-    results: ClassVar[tuple[str, ...]] = (OPTIM_STATE, OPTIONS, LOADED)
+    results: ClassVar[tuple[str, ...]] = (OPTIM_STATE, OPTIONS, LOADED, LEFT)
 
     form: Literal["full", "sharded"] = "full"
     own: bool = False
@@ -183,10 +185,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             # nothing.
             told |= {"broadcast_from_rank0": True} if rank0 else {}
             load = call(f"{_DCP}.set_optimizer_state_dict", MODEL, optimizer, saved, **_given(told))
-        # The functions of checkpoint/state_dict.py find names by the parameters that the model
-        # shows.
-        if _may_be_whole(lowering):
-            yield Do(call=call("steps.fsdp2.units.reshard", MODEL), who="fsdp")
+        yield from resharded(lowering)
         yield Do(call=save, into=(saved,), who="fsdp")
         table = call("steps.optim_state.table", saved, self.flatten, rank0, device)
         yield Do(call=table, into=(found,), who="fsdp", looks=True)
@@ -205,6 +204,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         yield Do(call=call("steps.optim_state.forget", optimizer), who="fsdp")
         yield Do(call=load, who="fsdp")
         yield loaded(optimizer)
+        yield gradients_left(optimizer if self.fresh else None)
 
     def _own(self, rank0: bool) -> dict[str, Value]:
         given: dict[str, Value] = {"offload": True} if self.offload else {}
@@ -272,9 +272,22 @@ def loaded(optimizer: Value) -> Do:
     return Do(call=held, into=(Variable(LOADED),), looks=True)
 
 
+def gradients_left(optimizer: Value) -> Do:
+    """Looks whether what gave a new optimizer, if there is one, its state left gradients."""
+    left = call("steps.optim_state.gradients", optimizer)
+    return Do(call=left, into=(Variable(LEFT),), looks=True)
+
+
 def _given(told: dict[str, Value]) -> dict[str, Value]:
     """What the functions of the common API take beside model, optimizer and state."""
     return {"options": call(f"{_DCP}.StateDictOptions", **told)} if told else {}
+
+
+# The functions of checkpoint/state_dict.py find names by the parameters that the model shows.
+def resharded(lowering: Lowering) -> Iterator[Statement]:
+    """What has every unit of fsdp2 show the optimizer's parameters, where one might not."""
+    if _may_be_whole(lowering):
+        yield Do(call=call("steps.fsdp2.units.reshard", MODEL), who="fsdp")
 
 
 def _may_be_whole(lowering: Lowering) -> bool:
@@ -294,7 +307,7 @@ def may_lack_state(a: Anatomy) -> bool:
     return (
         bool(cut_gradients(a, plain=True))
         or bool(case.held_out)
-        or bool(a.switches)
+        or bool(a.optional)
         or any(not p.used and p.fqn not in a.frozen for p in a.parameters)
         or passes_by_parameters(case.program)
     )

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from fsdpfuzz.case.dimension import Feature, Simpler
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.clear_grad import ClearGrad
-from fsdpfuzz.case.operations.optim_state import LOADED, loaded
+from fsdpfuzz.case.operations.optim_state import LEFT, LOADED, gradients_left, loaded
 from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
-from fsdpfuzz.case.wrap import Plan, check_plan, simpler_plans
+from fsdpfuzz.case.units import OPTIONS
+from fsdpfuzz.case.wrap import Plan, WrapDimension
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -37,7 +39,19 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
             about="no, same (taken up under the plan that it was saved under), other",
             group="State",
             values=("no", "same", "other"),
-            excludes={"no": {"rebuilt_state": ("part",)}},
+            excludes={"no": {"rebuilt_state": ("part",), "async_save": ("on",)}},
+        ),
+        "stored": Feature(
+            about="on when a checkpoint of the training is saved on disk",
+            group="State",
+            values=ON,
+            excludes={"off": {"rebuilt": ("same", "other")}},
+        ),
+        "async_save": Feature(
+            about="on when a checkpoint is written in the background, and what was saved changes "
+            "meanwhile",
+            group="State",
+            values=ON,
         ),
         "rebuilt_state": Feature(
             about="whole, part (of the optimizer's state is saved: a parameter that requires grad "
@@ -55,9 +69,12 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
     }
     wraps: ClassVar[bool] = True
     renews: ClassVar[bool] = True
-    results: ClassVar[tuple[str, ...]] = (LOADED,)
+    stores: ClassVar[bool] = True
+    results: ClassVar[tuple[str, ...]] = (LOADED, LEFT)
 
     plan: Plan
+    asynchronous: bool = False
+    """With ``async_save``; model and optimizer are zeroed while it writes."""
 
     def plan_after(self, plan: Plan) -> Plan:
         """The new one."""
@@ -74,15 +91,8 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
             raise CaseError("the plan is for the other API", path=f"{at}.plan")
         if progress.pending:
             raise CaseError("rebuild while a forward waits for its backward", path=at)
-        if differs_by_rank(a, progress):
-            raise CaseError("each rank has trained by itself what no unit manages", path=at)
-        # The active child of a switch is in no state dict.
-        if a.switches or case.probes:
-            raise CaseError("rebuild goes with no switch and no probe", path=at)
-        for place in a.places:
-            if place.node is not None and place.node.loses_state():
-                raise CaseError(f"{place.path!r} updates a buffer that is not saved", path=f"{at}")
-        check_plan(a.of(msgspec.structs.replace(case, plan=self.plan)), f"{at}.plan")
+        check_stored(a, progress, at)
+        _check_plan(a.of(msgspec.structs.replace(case, plan=self.plan)), f"{at}.plan")
         progress.cleared = True
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
@@ -90,7 +100,8 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         folder = Variable("folder")
         optimizer: Value = OPTIMIZER if goes_through(lowering.a) else None
         device = Variable("device")
-        saved = call("steps.rebuild.save", MODEL, optimizer, device)
+        way = "save_meanwhile" if self.asynchronous else "save"
+        saved = call(f"steps.rebuild.{way}", MODEL, optimizer, device)
         yield Do(call=saved, into=(folder,), who="fsdp")
         yield from lowering.made_again()
         if optimizer is not None:
@@ -100,6 +111,7 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         yield loaded(optimizer)
         # The new model has none; the plain one would go on accumulating.
         yield Do(call=call(".zero_grad", MODEL), who="reference")
+        yield gradients_left(optimizer)
         lowering.reduced = False
 
     def names_state(self) -> bool:
@@ -109,7 +121,8 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
     def words(self) -> str:
         """``save, rebuild as fsdp2 (2 units), load``."""
         units = len(self.plan.units)
-        return f"save, rebuild as {self.plan.words()} ({units} unit{'s' * (units > 1)}), load"
+        save = "save in the background" if self.asynchronous else "save"
+        return f"{save}, rebuild as {self.plan.words()} ({units} unit{'s' * (units > 1)}), load"
 
     def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
         """Who manages what, and that nothing has a gradient.
@@ -128,33 +141,49 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
     @classmethod
     def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Whether it changes the plan."""
-        plans = [op.plan for op in a.case.program if isinstance(op, Rebuild)]
-        same = all(plan == a.case.plan for plan in plans)
-        yield "rebuilt", "no" if not plans else "same" if same else "other"
-        yield "rebuilt_state", "part" if _saves_a_part(a) else "whole"
+        found = [op for op in a.case.program if isinstance(op, Rebuild)]
+        same = all(op.plan == a.case.plan for op in found)
+        yield "rebuilt", "no" if not found else "same" if same else "other"
+        yield "async_save", on(any(op.asynchronous for op in found))
+        yield "rebuilt_state", "part" if saves_a_part(a) else "whole"
+        yield "stored", on(any(op.stores for op in a.case.program))
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
-        """Under the same plan; under a plainer one; wrapped so from the start."""
+        """Saved at once; under the same plan; under a plainer one; wrapped so from the start."""
         replace = msgspec.structs.replace
         for i, op in enumerate(case.program):
             if not isinstance(op, Rebuild):
                 continue
 
-            def having(plan: Plan, i: int = i, op: Rebuild = op) -> CaseSpec:
-                program = (*case.program[:i], replace(op, plan=plan), *case.program[i + 1 :])
+            def having(i: int = i, op: Rebuild = op, **changes: object) -> CaseSpec:
+                program = (*case.program[:i], replace(op, **changes), *case.program[i + 1 :])
                 return replace(case, program=program)
 
+            if op.asynchronous:
+                yield Simpler(having(asynchronous=False), "async_save")
             # Under the case's own plan it has no plainer one: the case itself gives those.
             if op.plan != case.plan:
-                yield Simpler(having(case.plan), "another plan after the rebuild")
+                yield Simpler(having(plan=case.plan), "another plan after the rebuild")
                 left = (*case.program[:i], *case.program[i + 1 :])
                 yield Simpler(replace(case, plan=op.plan, program=left))
-                for plainer in simpler_plans(replace(case, plan=op.plan)):
-                    yield Simpler(having(plainer.case.plan), plainer.words)
+                for plainer in _simpler_plans(replace(case, plan=op.plan)):
+                    yield Simpler(having(plan=plainer.case.plan), plainer.words)
 
 
-def _saves_a_part(a: Anatomy) -> bool:
+def check_stored(a: Anatomy, progress: Progress, at: str) -> None:
+    """Raises :class:`CaseError` where a checkpoint on disk cannot hold all of the model."""
+    if differs_by_rank(a, progress):
+        raise CaseError("each rank has trained by itself what no unit manages", path=at)
+    # The active child of a switch is in no state dict.
+    if a.switches or a.case.probes:
+        raise CaseError("a checkpoint on disk goes with no switch and no probe", path=at)
+    for place in a.places:
+        if place.node is not None and place.node.loses_state():
+            raise CaseError(f"{place.path!r} updates a buffer that is not saved", path=at)
+
+
+def saves_a_part(a: Anatomy) -> bool:
     """Whether a parameter that requires grad may have no state while another one has gradients."""
     used = {p.fqn for p in a.parameters if p.used}
     went_back: set[str] = set()
@@ -162,7 +191,7 @@ def _saves_a_part(a: Anatomy) -> bool:
     for _, op, now in a.situations(0):
         trained = {name for name, on in now.trained.items() if on}
         if op.gives_gradients:
-            went_back |= trained & used
+            went_back |= trained & used & now.given
         elif isinstance(op, ClearGrad):
             went_back.difference_update(op.parameters)
         elif op.steps_optimizer:
@@ -181,9 +210,28 @@ def loaded_frozen(a: Anatomy) -> frozenset[str]:
     for _, op, now in a.situations(0):
         trained = {fqn for fqn in now.trained if now.requires_grad(fqn)}
         if op.gives_gradients:
-            went_back |= trained
+            went_back |= trained & now.given
         elif op.steps_optimizer:
             stepped |= went_back.difference(a.case.held_out)
         if op.names_state():
             found |= stepped - trained
     return frozenset(found)
+
+
+def _check_plan(a: Anatomy, at: str) -> None:
+    """:class:`CaseError` if the case's plan contradicts itself; ``at`` is where it stands."""
+    for dimension in _of_plans():
+        try:
+            dimension.check(a)
+        except CaseError as error:
+            raise CaseError(error.reason, path=error.path.replace("$.plan", at, 1)) from None
+
+
+def _simpler_plans(case: CaseSpec) -> Iterator[Simpler]:
+    """The case with plainer plans."""
+    for dimension in _of_plans():
+        yield from dimension.simpler(case)
+
+
+def _of_plans() -> tuple[Dimension, ...]:
+    return (WrapDimension(), *OPTIONS)

@@ -83,18 +83,20 @@ def changes_after_lone_forward(a: Anatomy) -> bool:
     reached: set[str] = set()
     for _, op, now in a.situations(0):
         if isinstance(op, Forward):
-            with_grad = {call.path for call in a.calls(op, now) if call.input_grad}
-            trained = {
-                place.path
-                for place in a.places
-                if any(p.used and now.trained[p.fqn] for p in place.parameters)
-            }
+            calls = list(a.calls(op, now))
+            called = {call.path for call in calls}
+            with_grad = {call.path for call in calls if call.input_grad}
+            trained = [
+                p.fqn
+                for p in a.parameters
+                if p.used and now.trained[p.fqn] and a.on_path(p.fqn, called)
+            ]
             lone.update(a.roots)
             if op.waits:
                 reached.update(
                     root
                     for root in a.roots
-                    if root in with_grad or any(within(path, root) for path in trained)
+                    if root in with_grad or any(within(name, root) for name in trained)
                 )
         elif op.renews:
             lone.clear()

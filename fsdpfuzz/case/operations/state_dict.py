@@ -11,7 +11,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
-from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call
+from fsdpfuzz.case.recipe import MODEL, Call, Do, Statement, Value, Variable, call
 from fsdpfuzz.case.wrap import Fsdp2Plan
 from fsdpfuzz.errors import CaseError
 
@@ -80,6 +80,12 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         ``StateDictOptions`` documents.
         """
         return self.rank0_only or (not a.fsdp1 and self.form == "full" and self.cpu_offload)
+
+    def gathered(self, a: Anatomy) -> Call | None:
+        """The state by the names of the plain model, unless rank 0 alone has it."""
+        if self.on_rank0(a):
+            return None
+        return call(f"steps.{a.api}.state_dict.whole", MODEL, self.form, Variable("state"))
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """The API has the form, and the form the option."""

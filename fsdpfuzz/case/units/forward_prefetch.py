@@ -9,8 +9,10 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.case.units.base import Option
+from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.units.configured import Configuration
     from fsdpfuzz.case.wrap import Unit
 
@@ -30,6 +32,11 @@ class ForwardPrefetch(Option):
     def configured(self, kind: type[Unit], config: Configuration) -> Any:
         """Off, unless it says otherwise."""
         return config.flag(self.configured_by[0], default=False)
+
+    def check_unit(self, a: Anatomy, unit: Unit, at: str) -> None:
+        """ "This should only be used for static-graph models" (``FullyShardedDataParallel``)."""
+        if a.numbered and getattr(unit, self.name, False):
+            raise CaseError("forwards that leave out modules are no static graph", path=at)
 
     def text(self, value: Any) -> str:
         """``on`` or ``off``."""

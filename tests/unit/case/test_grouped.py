@@ -224,3 +224,21 @@ def test_backward_has_to_gather_what_was_freed(
     a = anatomy(given)
     check(given)
     assert unit_features(a, "branches.0")["freed"] == freed
+
+
+@pytest.mark.parametrize(
+    ("modules", "scope"), [(("0", "1"), "part"), (("0", "1", "2"), "part"), (("1",), "whole")]
+)
+def test_a_reentrant_checkpoint_of_one_module_is_one_of_a_part(
+    modules: tuple[str, ...], scope: str
+) -> None:
+    """Also where a unit within that module manages all that lies in it."""
+    model = Sequential(children=(LAYER, Sequential(children=(LAYER,)), LAYER))
+    given = case(
+        *modules,
+        model=model,
+        others=("", "1.0"),
+        checkpoints=(Checkpoint(path="1", kind="function", reentrant=True),),
+    )
+    found = unit_features(anatomy(given), modules[0])["reentrant"]
+    assert found == scope

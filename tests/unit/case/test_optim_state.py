@@ -165,6 +165,7 @@ def test_state_is_taken_compared_lost_and_loaded() -> None:
         FORGET,
         ("fsdp", call(f"{DCP}.set_optimizer_state_dict", MODEL, OPTIMIZER, SAVED, **options), ()),
         LOADED,
+        ("both", call("steps.optim_state.gradients", None), (Variable("gradients_left"),)),
     ]
 
 
@@ -181,19 +182,20 @@ def test_what_rank_0_alone_has_is_broadcast_into_a_new_optimizer() -> None:
         FORGET,
         ("fsdp", call(f"{DCP}.set_optimizer_state_dict", MODEL, OPTIMIZER, SAVED, **told), ()),
         LOADED,
+        ("both", call("steps.optim_state.gradients", OPTIMIZER), (Variable("gradients_left"),)),
     ]
 
 
 def test_fsdp1_has_an_api_of_its_own() -> None:
     room = "steps.optim_state"
-    first, *_, last, _ = calls(asked(OWN))
+    first, *_, last, _, _ = calls(asked(OWN))
     assert first == (
         "fsdp",
         call(f"{room}.save_own", MODEL, OPTIMIZER, False, offload=True),
         (SAVED,),
     )
     assert last == ("fsdp", call(f"{room}.load_own", MODEL, OPTIMIZER, SAVED, False), ())
-    first, second, *_, last, _ = calls(asked(OptimState(own=True, broadcast=True)))
+    first, second, *_, last, _, _ = calls(asked(OptimState(own=True, broadcast=True)))
     assert first[1] == call(f"{room}.save_own", MODEL, OPTIMIZER, True, rank0=True)
     assert second[1] == call(f"{room}.table", SAVED, False, True, DEVICE)
     assert last[1] == call(f"{room}.load_own", MODEL, OPTIMIZER, SAVED, True, rank0=True)

@@ -261,6 +261,11 @@ MESSAGES = {
         "Expects one homogeneous value for limit_all_gathers but got {False, True}",
     ],
     "fsdp1_mixed_optimizer_state": ["Not all FSDP modules have the same _use_orig_params value"],
+    "fsdp1_comm_hook_of_hybrid": [
+        "Communication hook is not supported for hybrid strategies: ShardingStrategy.HYBRID_SHARD"
+    ],
+    "fsdp1_second_comm_hook": ["A communication hook is already registered"],
+    "fsdp1_comm_hook_below_the_root": ["register_comm_hook can only be called on a root instance."],
     "fsdp1_scalar_parameter": [
         "FSDP doesn't support scalar parameters. Change gain to a 1D tensor with numel equal to 1."
     ],

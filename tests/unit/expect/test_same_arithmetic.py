@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from fsdpfuzz.case import (
     Backward,
@@ -68,3 +69,11 @@ def recomputing(*, reentrant: bool = False) -> Variant:
 )
 def test_same_arithmetic(case: CaseSpec, variant: Variant, same: bool) -> None:
     assert same_arithmetic(anatomy(case), variant) is same
+
+
+@pytest.mark.parametrize(("ranks", "same"), [(2, True), (3, False), (4, False)])
+def test_more_than_two_ranks_add_up_by_place(ranks: int, same: bool) -> None:
+    case = replace(case_of(*ITERATION), world_size=ranks, frozen=("0.weight",))
+    assert same_arithmetic(anatomy(case), Variant(name="other", plan=PLAN))
+    trained = Variant(name="held_out", frozen=(), held_out=case.frozen)
+    assert same_arithmetic(anatomy(case), trained) is same

@@ -25,7 +25,7 @@ from fsdpfuzz.case import (
     Variant,
     anatomy,
 )
-from fsdpfuzz.case.operations import Clip, FullParams, OptimState
+from fsdpfuzz.case.operations import Clip, FullParams, OptimState, Transfer
 from fsdpfuzz.expect import grad_bytes, managed_bytes, shard_bytes, waiting_bytes
 from fsdpfuzz.invariants import ORDER_ERROR, ORDER_WARNING
 from fsdpfuzz.observations import (
@@ -121,6 +121,7 @@ _CLIPPED = msgspec.structs.replace(
 )
 _NORM = comparison(quantity="result", name="total_norm", op=2)
 _READ = msgspec.structs.replace(CASE, program=(*CASE.program, FullParams()))
+_TRANSFERRED = msgspec.structs.replace(CASE, program=(*CASE.program, Transfer()))
 _KEPT = msgspec.structs.replace(CASE, program=(*CASE.program, OptimState()))
 _WAITING = msgspec.structs.replace(
     CASE, program=(Forward(sync=False), Backward(), Forward(), Backward(), Step())
@@ -263,6 +264,7 @@ FAULTS: dict[str, Fault] = {
         subject(comparisons=(msgspec.structs.replace(_NORM, error=1e-3),)),
     ),
     "full_params": _of_results(_READ, "full_params[0.weight]"),
+    "transferred": _of_results(_TRANSFERRED, "transferred[0.weight]"),
     "optim_state": _of_results(_KEPT, "optim_state[0.weight].momentum_buffer"),
     "loss_parity": _off("loss_parity/mismatch/fsdp2", quantity="loss", op=0),
     "output_parity": _off("output_parity/mismatch/fsdp2", quantity="output", op=0),
@@ -285,7 +287,7 @@ FAULTS: dict[str, Fault] = {
         subject(unit_states=(UnitState(op=1, unsharded=("0",)),)),
     ),
     "wrapped_as_planned": _subject(
-        "wrapped_as_planned/mismatch/fsdp2", CASE, subject(), subject(units=("",))
+        "wrapped_as_planned/mismatch/fsdp2:less", CASE, subject(), subject(units=("",))
     ),
     "offload_entered": _subject(
         "offload_entered/mismatch/fsdp2:more",

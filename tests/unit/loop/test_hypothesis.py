@@ -20,6 +20,7 @@ from fsdpfuzz.loop import (
 )
 from fsdpfuzz.loop._derived import derived_seed
 from fsdpfuzz.loop._hypothesis import StopRound, drive
+from fsdpfuzz.strategies.drawing import Draw, choosing
 from tests.unit.loop.standins import Toy, make_case, toy_cases
 
 
@@ -113,3 +114,29 @@ def test_cases_are_drawn_within_the_scope_at_the_time(monkeypatch: pytest.Monkey
     finally:
         set_scope(before)
     assert sizes == {3, 4}
+
+
+def numbers(second: int) -> list[tuple[int, int]]:
+    """What a seed gives for two purposes, of which the second makes ``second`` choices."""
+
+    @st.composite
+    def pairs(draw: Draw) -> tuple[int, int]:
+        with choosing("one"):
+            one = draw(st.integers(0, 127))
+        with choosing("two"):
+            for _ in range(second):
+                draw(st.integers(0, 127))
+        with choosing("three"):
+            return one, draw(st.integers(0, 127))
+
+    found: list[tuple[int, int]] = []
+    drive(pairs(), found.append, seed=3, max_examples=20)  # type: ignore[arg-type]
+    return found
+
+
+def test_choices_of_one_purpose_stay_when_another_makes_more() -> None:
+    few, many = numbers(1), numbers(30)
+    # Drawn until there were 20 different test cases, which more choices change the number of.
+    assert few[:15] == many[:15]
+    assert len({one for one, _ in few}) > 5
+    assert [one for one, _ in few] != [three for _, three in few]

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_case
 
 import fsdpfuzz.repro
-from fsdpfuzz.case import CaseSpec, digest
+from fsdpfuzz.case import Backward, CaseSpec, Forward, digest
+from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.corpus import Entry, write_entry
 from fsdpfuzz.loop import Found, Rate, Script, Scripting, Session, Stopped, run, write_script
 from fsdpfuzz.reduce import Ablation
 from fsdpfuzz.repro import Verification
-from fsdpfuzz.verdict import Finding, Verdict
+from fsdpfuzz.verdict import Failure, Finding, Verdict
 from tests.unit.loop.standins import (
     Bench,
     FakeKnown,
@@ -41,6 +43,19 @@ GRAD = Finding(
     expected="0.5",
     allowed=1e-5,
     baseline=0.0,
+)
+
+RAISED = Finding(
+    invariant="no_crash",
+    symptom="crash",
+    api="fsdp2",
+    kind="AttributeError@case:clip",
+    op=2,
+    operation="clip",
+    ranks=(0, 1),
+    world_size=2,
+    observed="AttributeError",
+    failure=Failure(type="AttributeError", text="no full_tensor", stage="case:clip[2]"),
 )
 
 
@@ -76,12 +91,14 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
     return made
 
 
-def found_in(case: CaseSpec, folder: Path, rate: Rate | None = None) -> Found:
+def found_in(
+    case: CaseSpec, folder: Path, rate: Rate | None = None, finding: Finding = GRAD
+) -> Found:
     path = folder / "failures" / "grad.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_entry(path, Entry(case=case))
     return Found(
-        finding=GRAD,
+        finding=finding,
         property_name="parity",
         case=path,
         digest="d",
@@ -117,6 +134,28 @@ def test_one_that_shows_nothing_says_so(bench: Bench, runner: Runner, tmp_path: 
     assert script.note.startswith("failed otherwise: KeyError: 'x'")
     assert "\n" not in script.note
     assert script.path is not None
+
+
+def test_what_does_not_raise_by_itself_is_read_as_well(
+    bench: Bench, runner: Runner, tmp_path: Path
+) -> None:
+    case = replace_case(make_case((4, 4)), program=(Forward(), Backward(), Clip(max_norm=1.0)))
+    found = found_in(case, tmp_path, finding=RAISED)
+    texts: list[str] = []
+
+    def answer(path: Path, *_: Any, **__: Any) -> Verification:
+        texts.append(path.read_text())
+        shown = "total_norm.full_tensor()" in texts[-1] and reads
+        return Verification(outcome="reproduced" if shown else "not reproduced", reason="")
+
+    for reads in (True, False):
+        texts.clear()
+        with bench.session() as session:
+            script = write_script(session, found, case, None, verify=answer)
+        assert script.confirmed == reads
+        assert script.path is not None
+        assert len(texts) == 2
+        assert script.path.read_text() == texts[1 if reads else 0]
 
 
 def test_a_flaky_one_is_tried_several_times_and_not_ablated(

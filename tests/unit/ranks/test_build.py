@@ -41,7 +41,7 @@ from fsdpfuzz.case import (
     Transformer,
     anatomy,
 )
-from fsdpfuzz.case.modules import ConvNorm
+from fsdpfuzz.case.modules import ConvNorm, LayerDrop, Parametrized
 from fsdpfuzz.case.modules.keyed import Keyed
 from fsdpfuzz.steps.modules.chain import Chain
 from tests.unit.ranks.executed import built
@@ -66,6 +66,12 @@ MODELS: dict[str, Node] = {
     "method": Method(body=seq(Linear(out=9), Linear(out=2))),
     "repeat": Repeat(body=seq(Linear(out=4), Linear(out=4)), times=3, no_grad="first_child"),
     "switch": Switch(children=(Linear(out=4), seq(Linear(out=2), Linear(out=4)))),
+    "parametrized": seq(
+        Parametrized(out=3),
+        Parametrized(out=4, bias=False, form="weight_norm_dim1"),
+        Parametrized(out=2, form="orthogonal"),
+    ),
+    "layer_drop": LayerDrop(children=(seq(Linear(out=2), Linear(out=4)), Linear(out=4)), start=1),
     "encoder": seq(Positions(rows=3), EncoderLayer(heads=2, causal=True)),
 }
 

@@ -21,12 +21,14 @@ from tests.unit.steps.alone import as_rank
 
 SMALL = 100_000
 """Elements of parameters up to which a case is looked at."""
+OTHER_UNITS = ("fsdp1-low-precision-leaves",)
+"""Known defects by which FSDP makes other units than it was told to."""
 
 
 def small(name: str) -> bool:
     a = anatomy(saved(name))
     # One process stands for a rank of all; it makes no mesh of more than one dimension.
-    plain = a.case.mesh is None and not foreseen_rejections(a)
+    plain = a.case.mesh is None and not foreseen_rejections(a) and name not in OTHER_UNITS
     return plain and sum(p.numel for p in a.distinct) <= SMALL
 
 

@@ -24,6 +24,7 @@ from fsdpfuzz.case import (
     Sequential,
     Tie,
     Tokens,
+    Transformer,
     anatomy,
     check,
 )
@@ -237,3 +238,18 @@ def test_two_layers_give_way_to_one_with_a_bias() -> None:
     found = [c for c in smaller_models(case) if c.model == seq(Linear(out=3), layer)]
     assert [[unit.path for unit in c.plan.units] for c in found] == [["1", ""]]
     assert not _unsound(found[0])
+
+
+def test_what_takes_tokens_gives_way_to_two_layers_behind_an_embedding() -> None:
+    case = CaseSpec(
+        world_size=2,
+        model=Transformer(rows=3, width=2, heads=1, hidden=1),
+        inputs=Tokens(),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="transformer.decoder.norm"))),
+        program=(Forward(),),
+    )
+    layer = Linear(out=3, bias=False)
+    model = seq(Embedding(rows=3, out=3), layer, layer)
+    found = [c for c in smaller_models(case) if c.model == model]
+    assert not any(_unsound(c) for c in found)
+    assert {tuple(unit.path for unit in c.plan.units) for c in found} >= {("", "1"), ("", "2")}

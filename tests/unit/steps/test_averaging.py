@@ -102,3 +102,12 @@ def test_only_the_named_gradients_are_dropped() -> None:
     averaging.drop(named, ["b"])
     assert named["a"].grad is not None
     assert named["b"].grad is None
+
+
+def test_parameters_of_a_unit_have_gradients_together() -> None:
+    named = {name: nn.Parameter(torch.ones(2)) for name in ("a", "b", "c", "d", "e")}
+    named["a"].grad = torch.ones(2)
+    named["c"].requires_grad_(False)
+    averaging.fill_together(named, (("a", "b", "c"), ("d", "e")))
+    grads = [None if p.grad is None else p.grad.tolist() for p in named.values()]
+    assert grads == [[1.0, 1.0], [0.0, 0.0], None, None, None]

@@ -71,6 +71,15 @@ def test_numbers_are_options_by_group_and_steps_by_parameter() -> None:
     assert optim_state.numbers(None, {"a": used}) == {}
 
 
+def test_gradients_are_counted_with_those_of_zeros() -> None:
+    optimizer = Adam([nn.Parameter(torch.ones(1)) for _ in range(3)])
+    assert optim_state.gradients(optimizer) == 0
+    for p in optimizer.param_groups[0]["params"][1:]:
+        p.grad = torch.zeros(1)
+    assert optim_state.gradients(optimizer) == 2
+    assert optim_state.gradients(None) is None
+
+
 def test_what_was_never_stepped_is_no_part_of_it() -> None:
     used, unused = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
     optimizer = Adam([used, unused])

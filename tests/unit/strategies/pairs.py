@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from fsdpfuzz.case import FEATURES, Api
 from fsdpfuzz.case.meta_init import WAYS
+from fsdpfuzz.case.policies import LISTING, Wrap
 
 Values = dict[str, tuple[str, ...]]
 BOTH: tuple[tuple[Api, Api], ...] = (("fsdp1", "fsdp2"), ("fsdp2", "fsdp1"))
@@ -21,6 +24,14 @@ OPTIM: Values = {
     **{f"optim_{n}": ON for n in ("own", "offload", "broadcast", "flatten", "fresh")},
 }
 """The optimizer's state dict, and its options."""
+STORED: Values = {
+    "stored": ON,
+    "async_save": ON,
+    "transferred": ("plain", "fsdp1", "fsdp2", "several"),
+    "transferred_ranks": ("fewer",),
+    "transferred_state": ON,
+}
+"""A checkpoint on disk."""
 CLEARED = ("part", "whole", "mixed")
 RESCALED = ("in place", "new data")
 BY_HAND: Values = {
@@ -32,6 +43,8 @@ FSDP2: Values = {name: one.values for name, one in FEATURES.items() if one.apis 
 """What fsdp1 does not have."""
 FSDP1: Values = {name: one.values for name, one in FEATURES.items() if one.apis == ("fsdp1",)}
 """What fsdp2 does not have."""
+FINDING = tuple(way for way in get_args(Wrap) if way not in LISTING)
+"""Policies that find the units by themselves."""
 META1, META2 = (tuple(way for way in WAYS[api] if way not in WAYS[other]) for api, other in BOTH)
 """Ways to materialise what is on the meta device that one of the APIs has alone."""
 
@@ -54,7 +67,7 @@ MEANING: tuple[Together, ...] = (
     ),
     (
         "units found by a policy take the root's options",
-        {"wrap": ("module_classes",)},
+        {"wrap": FINDING},
         {
             "sharding": ("mixed",),
             "use_orig_params": ("mixed",),
@@ -92,7 +105,27 @@ MEANING: tuple[Together, ...] = (
     (
         "of statistics that each rank keeps, a checkpoint on disk has one rank's",
         {"norm": ("batch",), "buffers": ("running",)},
-        {"rebuilt": ("same", "other")},
+        {"rebuilt": ("same", "other"), **STORED},
+    ),
+    (
+        "of what each rank has trained by itself, a checkpoint on disk has one rank's",
+        {"unmanaged": ("apart",)},
+        STORED,
+    ),
+    (
+        "an optimizer made anew has states of what is trained then, in units",
+        {"transferred_state": ON},
+        {
+            "optimizer": ("none",),
+            "refrozen": ("yes", "after lone forward"),
+            "unmanaged": ("apart", "averaged", "idle"),
+            "ignored_parameters": ON,
+        },
+    ),
+    (
+        "FSDP1 prefetches in forward where each calls the same, and what raises is called by each",
+        {"layer_drop": ON},
+        {"forward_prefetch": ("on", "mixed"), "interrupted": ("begin", "end", "several")},
     ),
     ("a flip freezes and unfreezes", {"flips": ("all", "some")}, {"refrozen": ("no",)}),
     ("tokens have no gradient", {"embedding": ON}, {"input_grad": ON}),
@@ -139,6 +172,7 @@ MEANING: tuple[Together, ...] = (
             "full_params": ("read", "written"),
             "full_params_offload": ON,
             "unshard_async": ON,
+            **STORED,
             **BY_HAND,
         },
     ),
@@ -150,7 +184,9 @@ NOT_DRAWN: tuple[Together, ...] = (
         "frozen, no state saved, gradients cleared",
         {"flips": ("some", "all")},
         {
-            "wrap": ("custom_policy", "module_classes"),
+            "wrap": tuple(way for way in get_args(Wrap) if way != "nested"),
+            "size_leaves": ON,
+            "size_excluded": ON,
             "units": ("1", "2"),
             "root": ("open",),
             "nesting": ("flat", "deep"),
@@ -165,6 +201,9 @@ NOT_DRAWN: tuple[Together, ...] = (
             "kept_without_gradient": ON,
             "sharding": ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"),
             "rebuilt": ("same", "other"),
+            "rebuilt_state": ("part",),
+            "optim_stateless": ON,
+            "retained_graph": ON,
             "reshard_after_forward": ("int",),
             "freeze": ("all", "adapters"),
             "mixed_unit": ON,
@@ -177,6 +216,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "full_params": ("read", "written"),
             "full_params_offload": ON,
             "unshard_async": ON,
+            **STORED,
             **OPTIM,
         },
     ),
@@ -216,6 +256,8 @@ NOT_DRAWN: tuple[Together, ...] = (
             "embedding": ON,
             "lora": ON,
             "residual": ON,
+            "parametrized": ("weight_norm", "orthogonal"),
+            "layer_drop": ON,
             "inputs": ("tokens",),
             "checkpoint": ("several",),
             "recomputed_unit": ON,
@@ -260,9 +302,14 @@ NOT_DRAWN: tuple[Together, ...] = (
         {"clip_error": ON},
     ),
     (
-        "what FSDP ignores is rebuilt as it was, a parameter always",
-        {"ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
+        "a module that FSDP ignores is rebuilt as it was",
+        {"ignored": ON},
         {"rebuilt": ("other",)},
+    ),
+    (
+        "what no unit manages is not taken up from disk, but for modules without parameters",
+        {"ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
+        {"rebuilt": ("same", "other"), "async_save": ON},
     ),
     (
         "decay shows where every step finds a gradient, so no switch takes a parameter away",
@@ -277,15 +324,12 @@ NOT_DRAWN: tuple[Together, ...] = (
     (
         "gradients of some parameters are dropped of units that stay as they are, or some scaled",
         {"cleared": CLEARED, "rescaled": RESCALED},
-        {"rebuilt": ("same", "other")},
+        {"rebuilt": ("same", "other"), "async_save": ON},
     ),
     (
         "rounding alone would differ from the reference",
         {"precision": ON},
-        {
-            "scalar": ON,
-            "loss": ("sum",),
-        },
+        {"scalar": ON, "loss": ("sum",)},
     ),
     (
         "such a loss is summed in float32",
@@ -323,9 +367,19 @@ NOT_DRAWN: tuple[Together, ...] = (
         {"zero_grad": ("zero", "mixed"), "refrozen": ("after lone forward",), "clips": ("2+",)},
     ),
     (
+        "no policy is drawn that names none but the root",
+        {"wrap": ("custom_policy", "enable_wrap")},
+        {"units": ("1",)},
+    ),
+    (
         "a policy that finds no unit is not drawn",
-        {"wrap": ("custom_policy", "module_classes")},
-        {"units": ("1",), "nesting": ("flat",)},
+        {"wrap": ("custom_policy",), "size_leaves": ON},
+        {"nesting": ("flat",)},
+    ),
+    (
+        "a policy that finds no unit is not drawn",
+        {"size_leaves": ON},
+        {"units": ("1",)},
     ),
     (
         "forwards before one backward are drawn synchronised",

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.statistics import collector
 
 from fsdpfuzz.case import NEWER, CaseSpec, anatomy, case_features, features
+from fsdpfuzz.loop._derived import derived_seed
 from fsdpfuzz.loop._hypothesis import BACKEND
 from fsdpfuzz.strategies import FOCUSES, cases
 from fsdpfuzz.strategies.drawing import Focus
@@ -130,9 +131,13 @@ def features_of(case: CaseSpec) -> Mapping[str, str]:
 
 @cache
 def sample(focus: Focus, start: int = 1) -> Sample:
-    """`SIZE` draws of a focus over both APIs and world sizes 2 to 4, on the newest torch."""
+    """`SIZE` draws of a focus over both APIs and world sizes 2 to 4, on the newest torch.
+
+    Each focus from a seed of its own, as in a run: from one seed all of them draw much alike.
+    """
     strategy = cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER))
-    return shared(f"{focus}-{start}", lambda: drawn(strategy, SIZE, start))
+    own = derived_seed(start, focus, 0)
+    return shared(f"{focus}-{start}", lambda: drawn(strategy, SIZE, own))
 
 
 @cache

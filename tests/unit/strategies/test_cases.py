@@ -130,12 +130,16 @@ def test_every_parameter_of_a_training_has_a_unit_or_is_ignored(focus: Focus) ->
 
 @each_focus
 def test_every_backward_has_something_to_compute(focus: Focus) -> None:
-    nothing_but_inputs = 0
+    nothing_but_inputs = nothing = 0
     for case in sample(focus).cases:
         losses = trains_in_each_loss(case)
-        assert all(losses) or case.inputs.needs_grad(), digest(case)
+        if not (all(losses) or case.inputs.needs_grad()):
+            # What a forward leaves out in its turn may be all that is trained.
+            assert anatomy(case).numbered, digest(case)
+            nothing += 1
         nothing_but_inputs += bool(losses) and not any(losses)
     assert nothing_but_inputs < 0.05 * SIZE
+    assert nothing < 0.005 * SIZE
 
 
 def trains_in_each_loss(case: CaseSpec) -> list[bool]:
@@ -158,6 +162,7 @@ NOT_MIXED = "one unit has one value"
 LACKING: dict[str, dict[tuple[str, str], str]] = {
     "case": {
         ("held_out", "on"): "only seeds of the documents keep parameters from the optimizer",
+        ("transferred", "several"): "another model loads once at most",
         ("limit_all_gathers", "mixed"): "one such refusal is drawn: use_orig_params=mixed",
     },
     "unit": {
@@ -219,8 +224,9 @@ def test_values_of_open_features_occur() -> None:
 
 
 def test_every_kind_of_module_occurs() -> None:
-    counts = Counter(place.kind for case in everything() for place in anatomy(case).places)
-    assert counts.keys() >= KINDS.keys()
+    nodes = (place.node for case in everything() for place in anatomy(case).places)
+    counts = Counter(node.kind() for node in nodes if node is not None)
+    assert counts.keys() == KINDS.keys()
     assert min(counts[kind] for kind in KINDS) >= 10, counts
 
 

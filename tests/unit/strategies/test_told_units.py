@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
-from fsdpfuzz.case import NEWER, CaseSpec, is_sound
-from fsdpfuzz.case.communication import Communication
+from fsdpfuzz.case import NEWER, CaseSpec, anatomy, foreseen_rejections, is_sound
+from fsdpfuzz.case.communication import CommHook, Communication
 from fsdpfuzz.case.divide_factor import DivideFactor
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.strategies import FOCUSES, cases
 from tests.unit.strategies.minimal import shrinks_to
 from tests.unit.strategies.sample import features_of, sample
+
+REFUSED = ("comm_hook_of_hybrid", "second_comm_hook", "comm_hook_below_the_root")
 
 
 def everything() -> list[CaseSpec]:
@@ -43,13 +46,29 @@ def test_some_units_are_told_and_others_are_not() -> None:
 
 def test_each_way_to_communicate_is_drawn() -> None:
     found = [told for case in everything() if (told := case.communication)]
-    assert 0.01 < len(found) / len(everything()) < 0.08
+    assert 0.02 < len(found) / len(everything()) < 0.1
     for name in ("own", "allocated", "hooked"):
         assert sum(getattr(told, name) for told in found) >= 20, name
     shrinks_to(
         lambda case: case.communication == Communication(own=True) and len(case.program) <= 3,
         cases(apis=("fsdp2",), offers=tuple(NEWER)),
         lambda case: case.communication and case.communication.own,
+    )
+
+
+def test_each_hook_of_fsdp1_is_drawn() -> None:
+    found = [case for case in everything() if case.api == "fsdp1" and case.communication]
+    told = Counter(case.communication.comm_hook for case in found if case.communication)
+    assert set(told) == set(get_args(CommHook))
+    assert min(told.values()) >= 20
+    refused = Counter(r.name for case in found for r in foreseen_rejections(anatomy(case)))
+    assert min(refused[f"fsdp1_{name}"] for name in REFUSED) >= 1
+    shrinks_to(
+        lambda case: (
+            case.communication == Communication(comm_hook="own") and len(case.program) <= 3
+        ),
+        cases(apis=("fsdp1",)),
+        lambda case: case.communication,
     )
 
 

@@ -1,0 +1,37 @@
+"""A checkpoint that another model loads."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from fsdpfuzz.case import anatomy
+from fsdpfuzz.case.operations.transfer import Transfer, takes_optimizer
+from fsdpfuzz.strategies.operations.program import Program
+from fsdpfuzz.strategies.operations.rebuild import may_store
+from fsdpfuzz.strategies.operations.step import gaps_after_a_step
+
+_INTO: tuple[Literal["plain", "fsdp1", "fsdp2"], ...] = ("plain", "fsdp2", "fsdp1")
+
+
+def draw(program: Program) -> None:
+    """Once, after a step if there is one. Shrinks towards none, then into a plain model.
+
+    Onto fewer ranks, which load by themselves, in half of the cases.
+    """
+    d = program.d
+    wanted, into, which = d.chance(5, state_dict=20), d.pick(_INTO), d.between(0, 13)
+    few, state = d.chance(50), d.chance(70)
+    if not wanted or d.a.imported is not None or not may_store(program):
+        return
+    stepped = gaps_after_a_step(program)
+    gap = d.pick(stepped or program.gaps)
+    sizes = [n for n in range(1, d.case.world_size) if d.case.world_size % n == 0]
+    whole = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
+    asked = Transfer(
+        into="plain" if any(not p.shape for p in d.a.parameters) else into,
+        ranks=sizes[which % len(sizes)] if few and sizes else None,
+        state=state and bool(stepped) and takes_optimizer(whole),
+    )
+    gap.append(asked)

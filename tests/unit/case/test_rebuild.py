@@ -1,0 +1,48 @@
+"""A training that is taken up from disk: how it is saved, in words, features and calls."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import ITERATION, CaseSpec, Rebuild, anatomy, chain, check, features, lower
+from fsdpfuzz.case.recipe import Call, Do, Operation
+
+
+def case(asynchronous: bool) -> CaseSpec:
+    before = chain("fsdp2", (3, 4, 2), (0,), 2, ITERATION)
+    rebuild = Rebuild(plan=before.plan, asynchronous=asynchronous)
+    return msgspec.structs.replace(before, program=(*ITERATION, rebuild, *ITERATION))
+
+
+def saved_by(given: CaseSpec) -> list[str]:
+    (rebuild,) = (
+        s for s in lower(anatomy(given)).main if isinstance(s, Operation) and s.name == "rebuild"
+    )
+    made = [d.call for d in rebuild.body if isinstance(d, Do)]
+    names = [str(c.function) for c in made if isinstance(c, Call)]
+    return [name for name in names if name.startswith("steps.rebuild.save")]
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "way", "value", "words"),
+    [
+        (False, "save", "off", "save, rebuild as "),
+        (True, "save_meanwhile", "on", "save in the background, rebuild as "),
+    ],
+)
+def test_it_is_saved_at_once_or_in_the_background(
+    asynchronous: bool, way: str, value: str, words: str
+) -> None:
+    given = case(asynchronous)
+    check(given)
+    assert saved_by(given) == [f"steps.rebuild.{way}"]
+    assert features(given)["async_save"] == value
+    (rebuild,) = (op for op in given.program if isinstance(op, Rebuild))
+    assert rebuild.words().startswith(words)
+
+
+def test_saving_at_once_is_plainer() -> None:
+    plainer = [(s.case, s.words) for s in Rebuild.simpler(case(True))]
+    assert (case(False), "async_save") in plainer
+    assert "async_save" not in [s.words for s in Rebuild.simpler(case(False))]
