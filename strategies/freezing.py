@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fsdpfuzz.case import adapter_names, kept_whole
+import msgspec
+
+from fsdpfuzz.case import TOKENS, Dense, adapter_names, kept_whole, surely_trains
 from fsdpfuzz.strategies.drawing import Drawing
 
 # "none" twice: what is frozen hides errors in gradients, so a third of the draws goes without.
@@ -24,6 +26,7 @@ def draw(d: Drawing) -> None:
     """
     if d.parting != "never":
         d.put(frozen=other_paths(d) if d.chance(50) else ())
+        _train_in_each_forward(d)
         return
     flat = [unit for unit in d.a.options.values() if unit.flat]
     # Drawn in any case: what is plainer must not cost Hypothesis a choice more.
@@ -52,6 +55,23 @@ def draw(d: Drawing) -> None:
         spared = [n for n in used if kind == "units" and d.a.owners[n] == owner] or used[-1:]
         held -= set(spared)
     d.put(frozen=tuple(name for name in free if name in held))
+    _train_in_each_forward(d)
+
+
+def _train_in_each_forward(d: Drawing) -> None:
+    """Inputs that require grad, or no frozen embedding, where a forward might train nothing.
+
+    It leaves out some layers, in which all may lie that is trained.
+    """
+    if not d.a.numbered or surely_trains(d.a, d.a.frozen):
+        return
+    data = d.case.inputs
+    if isinstance(data, Dense):
+        d.put(inputs=msgspec.structs.replace(data, requires_grad=True))
+        return
+    starts = [p.fqn for place in d.a.places if place.width_in == TOKENS for p in place.parameters]
+    owners = {d.a.owners[name] for name in d.a.canonical_names(starts)}
+    d.put(frozen=tuple(name for name in d.case.frozen if d.a.owners[name] not in owners))
 
 
 def _held(d: Drawing, kind: str, flags: Mapping[str, bool], stays: bool) -> set[str]:

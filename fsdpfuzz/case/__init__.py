@@ -74,6 +74,7 @@ from fsdpfuzz.case.hazards import (
     units_without_gradient,
 )
 from fsdpfuzz.case.inputs import Dense, Given, Inputs, Tokens
+from fsdpfuzz.case.lacking import surely_trains
 from fsdpfuzz.case.lowering import FLAT, Lowering, lower
 from fsdpfuzz.case.modules import (
     CLASSES,
@@ -307,6 +308,7 @@ __all__ = [
     "side_of",
     "single_element_units",
     "stands_alone",
+    "surely_trains",
     "tree_of",
     "unit_features",
     "unit_of",

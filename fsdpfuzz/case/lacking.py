@@ -6,13 +6,14 @@ together does.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fsdpfuzz.case.inputs import Dense
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.operations.requires_grad import RequiresGrad
-from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.paths import join, outermost, within
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -23,6 +24,8 @@ def may_lack_backward(a: Anatomy) -> bool:
     """Whether a loss might not require grad, so that there is nothing to go back through."""
     if isinstance(a.case.inputs, Dense) and a.case.inputs.requires_grad:
         return False
+    if a.numbered and not a.switches:
+        return False  # see `leaves_out_all`
     ops = a.case.program
     changed = {n for op in ops if isinstance(op, RequiresGrad) for n in op.parameters}
     # The target is the same tensor, and so frozen and unfrozen with its source.
@@ -40,6 +43,54 @@ def may_lack_backward(a: Anatomy) -> bool:
         or any(op.parts_ranks for op in ops)
         or calls_below_the_root(ops)
     )
+
+
+# Nobody trains so: PyTorch raises in such a backward, whatever wraps the model.
+def leaves_out_all(a: Anatomy) -> int | None:
+    """The first backward whose forwards left out, by their number, all that is trained.
+
+    The index of the operation; None without one, and where the inputs require grad.
+    """
+    if not a.numbered or a.case.inputs.needs_grad():
+        return None
+    # Its outputs require grad only if its inputs do.
+    inner = [c.path for c in a.case.checkpoints if c.reentrant]
+    for rank in a.telling_ranks:
+        for i, op, now in a.situations(rank):
+            if op.gives_gradients and all(any(within(n, p) for p in inner) for n in now.given):
+                return i
+    return None
+
+
+def surely_trains(a: Anatomy, frozen: Collection[str]) -> bool:
+    """Whether every forward reads a parameter beside ``frozen``, whatever it leaves out.
+
+    ``frozen`` are FQNs, those of sources where parameters are tied.
+    """
+    numbered = {
+        join(p.path, p.node.chooses_from) for p in a.places if p.node is not None if p.node.numbered
+    }
+
+    def surely(names: Collection[str], lists: Collection[str]) -> bool:
+        if any(not any(within(name, chosen) for chosen in lists) for name in names):
+            return True
+        for chosen in numbered.intersection(outermost(lists)):
+            layers: dict[str, list[str]] = {}
+            for name in names:
+                if within(name, chosen):
+                    number = name[len(chosen) + 1 :].partition(".")[0]
+                    layers.setdefault(join(chosen, number), []).append(name)
+            # One of them is left out.
+            trained = (
+                surely(held, [inner for inner in lists if inner != chosen and within(inner, layer)])
+                for layer, held in layers.items()
+            )
+            if sum(trained) > 1:
+                return True
+        return False
+
+    names = [p.fqn for p in a.parameters if p.used and a.canonical(p.fqn) not in frozen]
+    return surely(names, a.optional)
 
 
 @lru_cache(maxsize=64)

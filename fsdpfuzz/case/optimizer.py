@@ -327,7 +327,8 @@ def _given(a: Anatomy, now: Situation, targets: Sequence[str]) -> set[str]:
         for p in a.distinct
         if p.used and now.trained[p.fqn] and not reentrant
         if any(within(p.fqn, path) for path in targets)
-        if not any(within(p.fqn, path) for path in a.optional)
+        if not any(within(p.fqn, path) for path in a.switches)
+        if not a.numbered or p.fqn in now.given
     }
     for owner, parameters in a.managed.items():
         if a.fsdp1 and owner is not None and any(p.fqn in given for p in parameters):

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fsdpfuzz.case.dimension import Dimension, Feature, Rejection, Simpler
+from fsdpfuzz.case.lacking import leaves_out_all
 from fsdpfuzz.case.operations import (
     OPERATIONS,
     Op,
     Progress,
 )
 from fsdpfuzz.case.operations.average_unmanaged import noted
-from fsdpfuzz.errors import ContractError
+from fsdpfuzz.errors import CaseError, ContractError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -56,6 +57,10 @@ class ProgramDimension(Dimension):
             noted(a.at(i - 1), op, progress)
             gone = op.gives_gradients or op.renews
             progress.left = op.runs_model or (progress.left and not gone)
+        lacking = leaves_out_all(a)
+        if lacking is not None:
+            words = "its forwards leave out all that is trained, so that its loss requires no grad"
+            raise CaseError(words, path=f"$.program[{lacking}]")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Fewer operations, then plainer ones.

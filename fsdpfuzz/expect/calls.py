@@ -33,6 +33,8 @@ class Pass:
     """The units as their forwards end."""
     trained: dict[str, set[str]] = field(default_factory=dict)
     """For each unit the parameters, by their source's name, that get a gradient."""
+    apart: set[str] = field(default_factory=set)
+    """Units of which one forward gives others a gradient than the next one."""
 
     def add(self, other: Pass) -> None:
         """Takes a later forward in."""
@@ -44,6 +46,8 @@ class Pass:
         self.begun += other.begun
         self.ended += other.ended
         for path, names in other.trained.items():
+            if self.trained.get(path, names) != names:
+                self.apart.add(path)
             self.trained.setdefault(path, set()).update(names)
 
 

@@ -11,7 +11,8 @@ the next unit in backward is gathered before the present one's gradients are red
 Where nothing is promised at all `fsdpfuzz.expect.promised` says, and besides
 - where ranks take different paths, and from a call of anything but the root, a forward whose loss
   is thrown away, or a change of ``requires_grad`` while a unit is whole, on;
-- from a forward or backward on in which a unit (fsdp2) prefetches what is not called after it.
+- from a forward or backward on in which a unit (fsdp2) prefetches what is not called after it;
+- from a backward of several forwards on that read different parameters of one unit (fsdp2).
 
 Only bounds hold for units that are called several times before a backward, for those that
 backward does not reach, after an exception, and for fsdp1's units in a recomputed region: there
@@ -109,6 +110,9 @@ class _Follower:
                 yield i, self._forward(op, now, made)
             elif op.gives_gradients:
                 if self._changes_dtype(now) or not ended_in_turn(self._now, self._pending.ended):
+                    return
+                # fsdp2 reduces what has a gradient each time that a call of the unit is through.
+                if not a.fsdp1 and self._pending.apart:
                     return
                 yield i, self._backward(twice=op.goes_back_twice)
             elif isinstance(op, Unshard | Reshard):

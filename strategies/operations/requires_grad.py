@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from fsdpfuzz.case import RequiresGrad, anatomy
+from fsdpfuzz.case import RequiresGrad, anatomy, surely_trains
 from fsdpfuzz.case.operations.forward import cut_gradients
 from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.strategies.freezing import other_paths
@@ -36,7 +36,8 @@ def draw(program: Program) -> None:
         value = frozen.issuperset(group)
         changed = frozen.difference(group) if value else frozen.union(group)
         # Else the loss would require no grad, and there would be no backward.
-        if changed.issuperset(used) and not d.case.inputs.needs_grad():
+        lacks = changed.issuperset(used) or (d.a.numbered and not surely_trains(d.a, changed))
+        if lacks and not d.case.inputs.needs_grad():
             continue
         if _cuts(program, changed):
             continue

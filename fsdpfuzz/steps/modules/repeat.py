@@ -38,5 +38,6 @@ class RepeatAside(Repeat):
             again = self.body.get_submodule(self.part)
             with torch.no_grad():
                 extra = again(x)
-            x = x + extra
+            # Detached, or what returns its input would go back here, too, unless FSDP casts it.
+            x = x + extra.detach()
         return x

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fsdpfuzz.case import (
     Backward,
     CaseSpec,
+    Checkpoint,
     Dropout,
     Flip,
     Forward,
@@ -28,13 +30,15 @@ from fsdpfuzz.case import (
     encode,
     features,
     is_sound,
+    surely_trains,
     unit_features,
 )
 from fsdpfuzz.case.lacking import graded_together, may_lack_backward
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.modules import LayerDrop
-from fsdpfuzz.case.operations import ZeroGrad
+from fsdpfuzz.case.operations import OptimState, ZeroGrad
+from fsdpfuzz.case.optimizer import stateless
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect.bytes import settled
 from fsdpfuzz.reduce.tree import smaller_models
@@ -123,9 +127,9 @@ def test_it_returns_its_input_only_where_all_that_is_left_does(model: Any, same:
 @pytest.mark.parametrize(
     ("model", "frozen", "lacks"),
     [
-        (TWO, (), True),
-        (Sequential(children=(TWO, Linear(out=4))), (), False),
-        (Sequential(children=(TWO, Linear(out=4))), ("1.weight", "1.bias"), True),
+        # Programs in which layers that are left out are all that is trained are refused.
+        (TWO, (), False),
+        (Sequential(children=(TWO, Linear(out=4))), ("1.weight", "1.bias"), False),
         # Of a switch each path trains something, unless some of it is frozen.
         (Switch(children=TWO.children), (), False),
         (Switch(children=TWO.children), ("branches.0.weight",), True),
@@ -138,6 +142,77 @@ def test_it_returns_its_input_only_where_all_that_is_left_does(model: Any, same:
 )
 def test_a_loss_may_need_no_gradient(model: Any, frozen: tuple[str, ...], lacks: bool) -> None:
     assert may_lack_backward(anatomy(case(model=model, frozen=frozen))) is lacks
+
+
+SECOND = ("layers.1.weight", "layers.1.bias")
+
+
+@pytest.mark.parametrize(
+    ("frozen", "program", "at"),
+    [
+        (SECOND, ONCE, None),
+        (SECOND, ONCE * 2, 3),
+        # The other forward before the same backward reads it.
+        (SECOND, (Forward(), *ONCE), None),
+        (SECOND, (Forward(grad=False), Forward(grad=False), *ONCE), None),
+        (SECOND, (Forward(grad=False), *ONCE), 2),
+        ((), ONCE * 3, None),
+        ((), (*ONCE, RequiresGrad(parameters=SECOND, value=False), *ONCE), 4),
+    ],
+)
+def test_no_backward_lacks_all_that_is_trained(
+    frozen: tuple[str, ...], program: tuple[Op, ...], at: int | None
+) -> None:
+    given = case(program=program, frozen=frozen)
+    assert is_sound(replace(given, inputs=replace(given.inputs, requires_grad=True)))
+    if at is None:
+        check(given)
+        return
+    with pytest.raises(CaseError, match="leave out all that is trained") as caught:
+        check(given)
+    assert caught.value.path == f"$.program[{at}]"
+
+
+def test_under_reentrant_checkpointing_what_is_trained_needs_inputs_that_require_grad() -> None:
+    inner = Sequential(children=(Linear(out=4), TWO))
+    around = (Checkpoint(path="1.layers.1", reentrant=True),)
+    given = case(program=ONCE * 2, model=inner, frozen=("0.weight", "0.bias"))
+    check(given)
+    # The second forward leaves out the other one.
+    with pytest.raises(CaseError, match="leave out all that is trained"):
+        check(replace(given, checkpoints=around))
+
+
+@pytest.mark.parametrize(
+    ("model", "frozen", "surely"),
+    [
+        (TWO, (), True),
+        (TWO, SECOND, False),
+        (LayerDrop(children=(Linear(out=4), Dropout())), (), False),
+        (LayerDrop(children=(*TWO.children, Linear(out=4))), SECOND, True),
+        (Sequential(children=(TWO, Linear(out=4))), ("0.layers.1.weight", "0.layers.1.bias"), True),
+        # Of two layers one, in which again one of two.
+        (LayerDrop(children=(TWO, Linear(out=4))), (), True),
+        (LayerDrop(children=(TWO, Linear(out=4))), ("layers.0.layers.1.weight",), True),
+        (
+            LayerDrop(children=(TWO, Linear(out=4))),
+            ("layers.0.layers.1.weight", "layers.0.layers.1.bias"),
+            False,
+        ),
+        # A switch may stand on another path.
+        (LayerDrop(children=(Switch(children=TWO.children), Linear(out=4))), (), False),
+    ],
+)
+def test_every_forward_trains_something(model: Any, frozen: tuple[str, ...], surely: bool) -> None:
+    assert surely_trains(anatomy(case(model=model)), frozen) is surely
+
+
+def test_what_the_only_step_left_out_has_no_state() -> None:
+    program = (*ONCE, Step(), ZeroGrad(), OptimState(flatten=True, strict=False, fresh=True))
+    plan = fsdp1("", "layers.0")
+    # Without the second layer, which is the root's; and with both.
+    assert stateless(anatomy(case(plan, program, model=replace(TWO, start=2)))) == set(SECOND)
+    assert stateless(anatomy(case(plan, program))) == set()
 
 
 def test_a_backward_gives_gradients_to_what_its_forwards_have_read() -> None:
@@ -245,20 +320,11 @@ def test_an_all_reduce_waits_while_other_parameters_get_gradients(
     assert having(case(fsdp2(""), program), "deferred_apart") == []
 
 
-@pytest.mark.parametrize(
-    ("frozen", "program", "answer"),
-    [
-        ((), ONCE * 2, True),
-        # The second forward leaves out all that is trained.
-        (("layers.1.weight", "layers.1.bias"), ONCE * 2, False),
-        (("layers.1.weight", "layers.1.bias"), ONCE, True),
-    ],
-)
-def test_units_are_sharded_at_the_end_unless_nothing_was_gone_back_through(
-    frozen: tuple[str, ...], program: tuple[Op, ...], answer: bool
-) -> None:
-    given = case(fsdp2("", "layers.0"), (*program, Step()), frozen=frozen)
-    assert settled(anatomy(given)) is answer
+def test_units_are_sharded_at_the_end_unless_nothing_was_gone_back_through() -> None:
+    first = ("layers.0.weight", "layers.0.bias")
+    given = case(fsdp2("", "layers.0"), (*ONCE, Step()), frozen=SECOND)
+    assert settled(anatomy(given))
+    assert not settled(anatomy(replace(given, frozen=(*first, *SECOND))))
 
 
 def test_a_unit_of_fsdp1_may_prefetch_in_forward_where_none_is_left_out() -> None:

@@ -13,6 +13,7 @@ from fsdpfuzz.case import (
     Linear,
     Sequential,
 )
+from fsdpfuzz.case.modules import LayerDrop
 from fsdpfuzz.case.operations import Reshard, Unshard
 from fsdpfuzz.expect.traffic import Bounds
 from tests.unit.expect.test_collectives import (
@@ -57,6 +58,20 @@ def test_a_unit_of_several_modules_ends_with_the_last_of_them() -> None:
     found = promised(grouped, model=three)
     assert found[0].order == (nine, FIVE)
     assert found[1].early == ((FIVE, eighteen),)
+
+
+def test_nothing_is_promised_once_forwards_of_one_backward_read_other_parameters() -> None:
+    """fsdp2 reduces each time that a call of the unit is through what has a gradient by then."""
+    two = LayerDrop(children=(Linear(out=2), Linear(out=2)), start=1)
+    program = (Forward(), Forward(), Backward(), Forward())
+    whole, inner = Fsdp2Plan(units=(Fsdp2Unit(path=""),)), Fsdp2Unit(path="layers.0")
+    assert set(promised(whole, model=two, program=program)) == {0, 1}
+    assert set(promised(whole, model=Sequential(children=two.children), program=program)) == {
+        *range(4)
+    }
+    # Of two units each is read by one forward alone.
+    apart = Fsdp2Plan(units=(Fsdp2Unit(path=""), inner, Fsdp2Unit(path="layers.1")))
+    assert set(promised(apart, model=two, program=program)) == {*range(4)}
 
 
 def test_a_root_that_manages_nothing_has_units_reduced() -> None:
