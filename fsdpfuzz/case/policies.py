@@ -193,6 +193,9 @@ def check_policy(a: Anatomy, plan: Fsdp1Plan) -> None:
     if (plan.excluded or plan.leaves) and plan.wrap != "size_policy":
         raise CaseError("classes are passed over with wrap='size_policy' alone", path=at)
     check_names(plan.chosen, a.by_path, f"{at}.chosen", "module")
+    for path in plan.chosen:
+        if any(within(path, p) for p in root_of(plan).left_alone):
+            raise CaseError(f"{path!r} is ignored, and so no unit", path=f"{at}.chosen")
     for field in ("classes", "excluded", "leaves"):
         _check_classes(a, getattr(plan, field), f"{at}.{field}")
     if plan.wrap == "size_policy":

@@ -145,13 +145,17 @@ def may_end_without_gradient(a: Anatomy, path: str) -> bool:
                 continue
             requires_grad = requires(a, now)
             trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
-            seen: dict[str, bool] = {}
+            # By the last call of each module, in the order of their first ones. Once all were
+            # called the unit's forward has ended, and the next call begins another.
+            rounds: list[dict[str, bool]] = [{}]
             for call in a.calls(op, now):
                 if call.path in modules and call.grad:
+                    if len(rounds[-1]) == len(modules):
+                        rounds.append({})
                     own = any(within(fqn, call.path) for fqn in trained)
-                    seen[call.path] = call.path not in apart and (own or call.input_grad)
-            # By the last call of each module, in the order of their first ones.
-            if any(seen.values()) and not list(seen.values())[-1]:
+                    required = call.path not in apart and (own or call.input_grad)
+                    rounds[-1][call.path] = required
+            if any(any(seen.values()) and not list(seen.values())[-1] for seen in rounds):
                 return True
     return False
 

@@ -147,6 +147,19 @@ def test_a_unit_whose_last_output_requires_no_grad_is_seen(
     assert unit_features(anatomy(given), "branches.0")["quiet_end"] == quiet
 
 
+def test_each_forward_of_a_unit_that_is_called_again_has_an_end() -> None:
+    """The second one has an input that requires grad, and so has its last output."""
+    frozen = ("body.branches.1.weight", "body.branches.1.bias")
+    for times in (1, 2):
+        given = case(
+            "body.branches.0",
+            "body.branches.1",
+            model=Repeat(body=Branches(children=BESIDE.children, merge="sum"), times=times),
+            frozen=frozen,
+        )
+        assert unit_features(anatomy(given), "body.branches.0")["quiet_end"] == "on"
+
+
 @pytest.mark.parametrize(
     ("path", "side", "reentrant", "quiet"),
     [

@@ -154,6 +154,14 @@ def test_units_found_by_class_or_named_have_the_options_of_the_root() -> None:
         ({"wrap": "lambda_policy"}, "chosen go with wrap='lambda_policy'"),
         ({"wrap": "nested", "chosen": ("0",)}, "chosen go with"),
         ({"wrap": "lambda_policy", "chosen": ("7",)}, "no module '7'"),
+        (
+            {
+                "wrap": "lambda_policy",
+                "chosen": ("0.1",),
+                "units": (Fsdp1Unit(path="", ignored=("0",)),),
+            },
+            "'0.1' is ignored, and so no unit",
+        ),
         ({"wrap": "transformer_policy"}, "classes go with"),
         ({"wrap": "transformer_policy", "classes": ("none",)}, "no class of modules"),
         ({"wrap": "enable_wrap", "leaves": ("linear",)}, "passed over"),
