@@ -21,6 +21,7 @@ from fsdpfuzz.case import (
     variant_of,
     within,
 )
+from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.expect import same_arithmetic
 from fsdpfuzz.observations import Comparison, RankReport, Subject
 from fsdpfuzz.ranks._compare import Batch, floor_of
@@ -75,6 +76,11 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
             )
             subjects.append(_until(left, subject))
             work += work_here
+    except RuntimeError as error:
+        if not _refuses_to_clip(case, left, error):
+            raise
+        # As it should, and as every rank does; of all that came before nothing was kept.
+        return RankReport(rank=env.rank, digest=digest(case), beyond=beyond, work_seconds=work)
     finally:
         set_debug_level(DebugLevel.OFF)
     losses = reference.single.losses
@@ -158,6 +164,14 @@ def recomputed_counters(a: Anatomy) -> frozenset[str]:
     return frozenset(
         buffer for buffer in a.changed_buffers if any(within(buffer, path) for path in paths)
     )
+
+
+# ``clip_grad_norm_`` in torch/nn/utils/clip_grad.py has no type of its own for that.
+def _refuses_to_clip(case: CaseSpec, left: int, error: RuntimeError) -> bool:
+    """Whether ``error_if_nonfinite`` has raised, where training ``left`` the range of a dtype."""
+    clips = ((i, op) for i, op in enumerate(case.program) if isinstance(op, Clip))
+    asked = (i for i, op in clips if op.error_if_nonfinite)
+    return left <= next(asked, -1) and "is non-finite, so it cannot be clipped" in str(error)
 
 
 def _until(left: int, subject: Subject) -> Subject:

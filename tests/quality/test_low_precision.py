@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fsdpfuzz.case import (
     Backward,
@@ -25,6 +26,7 @@ from fsdpfuzz.case import (
     Sequential,
     Step,
 )
+from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.verdict import Verdict
@@ -94,6 +96,13 @@ def test_what_comes_before_is_compared_all_the_same(pool: Pool) -> None:
         assert report is not None
         assert (report.beyond, report.live, report.dead) == ("float16", 0, ())
         assert {c.quantity for c in report.subjects[0].comparisons} == {"loss", "output"}
+
+
+def test_no_clipping_is_an_error_where_training_leaves_the_range(pool: Pool) -> None:
+    """Neither the reference's, which is not asked for one, nor FSDP's."""
+    clip = Clip(max_norm=1.0, error_if_nonfinite=True)
+    found = verdict(pool, replace(OVERFLOWS, program=(Forward(), Backward(), clip)))
+    assert (found.status, found.reason) == ("vacuous", "training leaves the range of float16")
 
 
 TWO = Sequential(children=(Linear(out=4), Linear(out=3)))

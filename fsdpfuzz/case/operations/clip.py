@@ -129,12 +129,15 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
             yield Do(call=own, into=(norm,), who="fsdp")
             yield Do(call=plain, into=(norm,), who="reference")
             return
-        if self.error_if_nonfinite:
-            options["error_if_nonfinite"] = True
         # fsdp2 has no clipping of its own: over DTensors the norm that the utility returns is one
         # itself, and partial, so only FSDP's has to be made whole afterwards.
-        both = call(_UTILITY, call(".parameters", MODEL), self.max_norm, **options)
-        yield Do(call=both, into=(norm,))
+        if self.error_if_nonfinite:
+            # A reference that leaves the range of its dtype is no error: nothing is compared then.
+            own = call(_UTILITY, *plain.args, **options, error_if_nonfinite=True)
+            yield Do(call=own, into=(norm,), who="fsdp")
+            yield Do(call=plain, into=(norm,), who="reference")
+        else:
+            yield Do(call=plain, into=(norm,))
         lacking = may_lack_grads(lowering.a) or not lowering.reduced
         yield Do(call=call("steps.clip.whole", norm, lacking), into=(norm,), who="fsdp")
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fsdpfuzz.case import CaseSpec, Fsdp1Plan, Fsdp1Unit, Precision, anatomy
+from fsdpfuzz.case import Backward, CaseSpec, Forward, Fsdp1Plan, Fsdp1Unit, Precision, anatomy
+from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.observations import NOT_FINITE, Comparison, Subject
 from fsdpfuzz.ranks._compare import Baseline, baselines_of
 from fsdpfuzz.ranks._reference import NEVER, Recorder, Reference, Trace, lower_dtypes
-from fsdpfuzz.ranks._train import _until
+from fsdpfuzz.ranks._train import _refuses_to_clip, _until
 from tests.unit.loop.standins import make_case
 
 HALF = torch.float16
@@ -53,6 +54,26 @@ def test_what_is_usual_in_float32_may_be_too_much_for_float16() -> None:
     wide = trace(1.0, 60_000.0)
     assert left(wide, wide) == (NEVER, "")
     assert left(wide, wide, wide) == (1, "float16")
+
+
+@pytest.mark.parametrize(
+    ("left", "text", "refuses"),
+    [
+        (1, "is non-finite, so it cannot be clipped", True),
+        (2, "is non-finite, so it cannot be clipped", True),
+        # What is finite by then FSDP has to clip.
+        (3, "is non-finite, so it cannot be clipped", False),
+        (NEVER, "is non-finite, so it cannot be clipped", False),
+        (1, "anything else", False),
+    ],
+)
+def test_clipping_may_refuse_what_has_left_the_range(left: int, text: str, refuses: bool) -> None:
+    error = RuntimeError(f"The total norm of order 2.0 for gradients {text}.")
+    clip = Clip(max_norm=1.0, error_if_nonfinite=True)
+    asked = msgspec.structs.replace(make_case(), program=(Forward(), Backward(), clip))
+    assert _refuses_to_clip(asked, left, error) is refuses
+    not_asked = msgspec.structs.replace(asked, program=(*asked.program[:2], Clip(max_norm=1.0)))
+    assert not _refuses_to_clip(not_asked, left, error)
 
 
 def test_what_comes_later_is_not_compared() -> None:
