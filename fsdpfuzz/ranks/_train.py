@@ -21,7 +21,6 @@ from fsdpfuzz.case import (
     variant_of,
     within,
 )
-from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.expect import same_arithmetic
 from fsdpfuzz.observations import Comparison, RankReport, Subject
 from fsdpfuzz.ranks._compare import Batch, floor_of
@@ -77,7 +76,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
             subjects.append(_until(left, subject))
             work += work_here
     except RuntimeError as error:
-        if not _refuses_to_clip(case, left, error):
+        if not _refuses(case, left, error):
             raise
         # As it should, and as every rank does; of all that came before nothing was kept.
         return RankReport(rank=env.rank, digest=digest(case), beyond=beyond, work_seconds=work)
@@ -166,12 +165,10 @@ def recomputed_counters(a: Anatomy) -> frozenset[str]:
     )
 
 
-# ``clip_grad_norm_`` in torch/nn/utils/clip_grad.py has no type of its own for that.
-def _refuses_to_clip(case: CaseSpec, left: int, error: RuntimeError) -> bool:
-    """Whether ``error_if_nonfinite`` has raised, where training ``left`` the range of a dtype."""
-    clips = ((i, op) for i, op in enumerate(case.program) if isinstance(op, Clip))
-    asked = (i for i, op in clips if op.error_if_nonfinite)
-    return left <= next(asked, -1) and "is non-finite, so it cannot be clipped" in str(error)
+def _refuses(case: CaseSpec, left: int, error: RuntimeError) -> bool:
+    """Whether an operation had to raise this, as training had ``left`` the range of a dtype."""
+    asked = (i for i, op in enumerate(case.program) if op.may_refuse(str(error)))
+    return left <= next(asked, -1)
 
 
 def _until(left: int, subject: Subject) -> Subject:

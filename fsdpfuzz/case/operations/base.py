@@ -163,6 +163,10 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         """Whether it puts a full state into a new optimizer."""
         return False
 
+    def may_refuse(self, message: str) -> bool:
+        """Whether it is asked to raise this where values are not finite."""
+        return False
+
     @property
     def frees_gradients(self) -> bool:
         """Whether no parameter of FSDP's model has a gradient after it."""

@@ -141,6 +141,11 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
         lacking = may_lack_grads(lowering.a) or not lowering.reduced
         yield Do(call=call("steps.clip.whole", norm, lacking), into=(norm,), who="fsdp")
 
+    # ``clip_grad_norm_`` in torch/nn/utils/clip_grad.py has no type of its own for that.
+    def may_refuse(self, message: str) -> bool:
+        """With ``error_if_nonfinite``."""
+        return self.error_if_nonfinite and "is non-finite, so it cannot be clipped" in message
+
     def words(self) -> str:
         """``clip to 0.5, norm inf``."""
         if self.own:

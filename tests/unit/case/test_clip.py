@@ -152,10 +152,20 @@ def test_fsdp1_has_a_method_of_its_own() -> None:
 
 
 def test_fsdp2_does_as_the_plain_model_and_makes_the_norm_whole() -> None:
-    case = clipped(Clip(max_norm=0.5, error_if_nonfinite=True))
-    options = {"error_if_nonfinite": True}
-    utility = ("torch.nn.utils.clip_grad_norm_", (0.5,), options, "both")
-    assert calls(case) == [utility, ("steps.clip.whole", (False,), {}, "fsdp")]
+    utility = ("torch.nn.utils.clip_grad_norm_", (0.5,))
+    assert calls(clipped(Clip(max_norm=0.5))) == [
+        (*utility, {}, "both"),
+        ("steps.clip.whole", (False,), {}, "fsdp"),
+    ]
+
+
+def test_only_fsdp_is_asked_for_an_error() -> None:
+    """A reference may leave the range of its dtype: nothing is compared from there on."""
+    utility = ("torch.nn.utils.clip_grad_norm_", (0.5,))
+    assert calls(clipped(Clip(max_norm=0.5, error_if_nonfinite=True)))[:2] == [
+        (*utility, {"error_if_nonfinite": True}, "fsdp"),
+        (*utility, {}, "reference"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.observations import NOT_FINITE, Comparison, Subject
 from fsdpfuzz.ranks._compare import Baseline, baselines_of
 from fsdpfuzz.ranks._reference import NEVER, Recorder, Reference, Trace, lower_dtypes
-from fsdpfuzz.ranks._train import _refuses_to_clip, _until
+from fsdpfuzz.ranks._train import _refuses, _until
 from tests.unit.loop.standins import make_case
 
 HALF = torch.float16
@@ -71,9 +71,9 @@ def test_clipping_may_refuse_what_has_left_the_range(left: int, text: str, refus
     error = RuntimeError(f"The total norm of order 2.0 for gradients {text}.")
     clip = Clip(max_norm=1.0, error_if_nonfinite=True)
     asked = msgspec.structs.replace(make_case(), program=(Forward(), Backward(), clip))
-    assert _refuses_to_clip(asked, left, error) is refuses
+    assert _refuses(asked, left, error) is refuses
     not_asked = msgspec.structs.replace(asked, program=(*asked.program[:2], Clip(max_norm=1.0)))
-    assert not _refuses_to_clip(not_asked, left, error)
+    assert not _refuses(not_asked, left, error)
 
 
 def test_what_comes_later_is_not_compared() -> None:
