@@ -29,6 +29,7 @@ from fsdpfuzz.case.modules import LayerDrop
 from fsdpfuzz.case.operations import ZeroGrad
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.pool import Pool
+from tests.fitting import skip_unless_it_fits
 from tests.injected.hunting import (
     LONGER,
     assert_shown_by_its_script,
@@ -69,6 +70,7 @@ def test_they_train_are_saved_and_recomputed(pool: Pool, plan: str, kind: Checkp
 
 
 def test_a_unit_that_is_left_out_reduces_zeros(tmp_path: Path) -> None:
+    skip_unless_it_fits("fsdp2_left_out_unit_reduces_zeros")
     injection = "benchmarks.faults.injections:fsdp2_left_out_unit_reduces_zeros"
     key = "param_parity/mismatch/fsdp2"
     found = found_by(hunt(injection, tmp_path, number=300, until=(key,)), key)

@@ -14,12 +14,14 @@ import pytest
 from benchmarks.faults import FAULTS, Edit, EditError, Fault, changed_code, inject, injections
 from benchmarks.many_injections import Bench
 from benchmarks.sensitivity import broken_bounds, ranks_for, summed_up
+from tests.fitting import skip_unless_it_fits
 
 HERE = f"{__name__}:"
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_fits_this_torch(name: str) -> None:
+    skip_unless_it_fits(name)
     changes = changed_code(FAULTS[name])
     assert changes
     for function, code in changes:
