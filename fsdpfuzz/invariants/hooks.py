@@ -158,7 +158,7 @@ class ReshardCount(Invariant):
                 odd = {
                     path: (seen.get(path, 0), int(path in should))
                     # Of other units than the plan has `WrappedAsPlanned` tells.
-                    for path in sorted(should.union(seen).intersection(run.units))
+                    for path in sorted(should.union(seen).intersection(run.at(op).units))
                     if seen.get(path, 0) != (path in should)
                 }
                 if not odd:
