@@ -5,10 +5,11 @@
         [--page FILE]
     python benchmarks/mutants.py --list
 
-A fixed random sample of all mutants on lines that the fuzzer reaches is injected, one after the
-other. Which lines these are is found out first, and kept beside the records. Survivors are shown
-with what was changed, and with what a reader has said of them in ``benchmarks/survivors.json``:
-those of which nothing can be seen are left out of the score.
+A random sample of all mutants on lines that the fuzzer reaches is injected, one after the other.
+That of a release in ``benchmarks/mutants.json`` is fixed; for another the lines that are reached
+are found out first, and kept beside the records. Survivors are shown with what was changed, and
+with what a reader has said of them in ``benchmarks/survivors.json``: those of which nothing can be
+seen are left out of the score.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from packaging.version import Version
 from rich.console import Console
 
 from benchmarks.many_injections import ROOT, Bench, Job, Record, add_options
@@ -33,6 +35,8 @@ from benchmarks.pages import mutants_page
 from benchmarks.survivors import Reading, readings, set_aside
 
 INJECTIONS = "benchmarks.mutation"
+SAMPLES = Path(__file__).with_name("mutants.json")
+"""Of a release, the ids of the mutants that are injected."""
 SCORE = 0.85
 RUNS_TO_REACH = 300
 """Examples after which the lines that are reached hardly grow any more."""
@@ -62,9 +66,25 @@ def reached_lines(options: argparse.Namespace, folder: Path) -> dict[str, set[in
     return {name: set(found) for name, found in document.items()}
 
 
-def sample(options: argparse.Namespace, reached: dict[str, set[int]]) -> list[Mutant]:
-    """The same ones for the same torch, number and seed of the sample."""
-    mutants = [m for m in all_mutants() if m.line in reached.get(m.module, ())]
+def sample(options: argparse.Namespace, folder: Path) -> list[Mutant]:
+    """The same ones for the same torch, number and seed of the sample.
+
+    Lines that are reached move with each change of what is drawn, and with them a sample of what
+    lies on them: scores would be of other mutants each time. So it was drawn once for a release.
+
+    Raises:
+        SystemExit: the file names mutants that this torch does not have.
+    """
+    release = Version(version("torch")).base_version
+    fixed = json.loads(SAMPLES.read_bytes()).get(release)
+    mutants = list(all_mutants())
+    if fixed is not None:
+        if unknown := set(fixed) - {mutant.id for mutant in mutants}:
+            raise SystemExit(f"{SAMPLES}: torch {release} has no mutants {sorted(unknown)}")
+        mutants = [mutant for mutant in mutants if mutant.id in fixed]
+    else:
+        reached = reached_lines(options, folder)
+        mutants = [m for m in mutants if m.line in reached.get(m.module, ())]
     chosen = random.Random(options.sample_seed).sample(mutants, min(options.number, len(mutants)))
     return sorted(chosen, key=lambda mutant: (mutant.module, mutant.line, mutant.id))
 
@@ -128,7 +148,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(width=170)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    mutants = sample(options, reached_lines(options, options.json.resolve().parent))
+    mutants = sample(options, options.json.resolve().parent)
     if options.list:
         for mutant in mutants:
             console.print(str(mutant), markup=False, highlight=False)

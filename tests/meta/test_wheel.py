@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import NormalizedName, canonicalize_name
+from packaging.version import Version
 
 from tests.meta.imports import REPOSITORY, sources
 
@@ -209,6 +210,9 @@ def test_what_the_requirements_require_is_pinned_as_well() -> None:
             continue
         seen.add(name)
         assert name in found, f"{name} would drift: add it to constraints.txt"
+        # These tests run on other torches as well, and what those require is not installed by us.
+        if name == "torch" and Version(metadata.version(name)).base_version != found[name]:
+            continue
         try:
             lines = metadata.requires(name) or []
         except metadata.PackageNotFoundError:

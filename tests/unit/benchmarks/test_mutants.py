@@ -8,12 +8,14 @@ from io import StringIO
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 import pytest
 from packaging.version import Version
 from rich.console import Console
 
+from benchmarks import mutants as bench_mutants
 from benchmarks.many_injections import Bench
-from benchmarks.mutants import show
+from benchmarks.mutants import sample, show
 from benchmarks.mutation import all_mutants
 from benchmarks.survivors import Reading, readings
 
@@ -52,3 +54,26 @@ def test_the_score_leaves_out_what_nothing_can_show(
     by_id = {mutants[i].id: reading for i, reading in read.items()}
     assert show(mutants, bench, by_id, Console(file=shown, width=170)) == pytest.approx(score)
     assert said in shown.getvalue()
+
+
+def test_the_sample_of_a_release_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [mutant.id for mutant in islice(all_mutants(), 40)]
+    release = Version(version("torch")).base_version
+    file = tmp_path / "mutants.json"
+    monkeypatch.setattr(bench_mutants, "SAMPLES", file)
+    file.write_bytes(msgspec.json.encode({release: ids[::4]}))
+    options = argparse.Namespace(number=300, sample_seed=12)
+    assert {mutant.id for mutant in sample(options, tmp_path)} == set(ids[::4])
+    few = argparse.Namespace(number=4, sample_seed=12)
+    assert len(chosen := sample(few, tmp_path)) == 4
+    assert chosen == sample(few, tmp_path)
+    file.write_bytes(msgspec.json.encode({release: ["m99_0_0"]}))
+    with pytest.raises(SystemExit, match="m99_0_0"):
+        sample(options, tmp_path)
+
+
+@pytest.mark.skipif(
+    Version(version("torch")).base_version != "2.13.0", reason="the ids are those of torch 2.13.0"
+)
+def test_the_kept_sample_is_of_mutants_that_there_are(tmp_path: Path) -> None:
+    assert len(sample(argparse.Namespace(number=300, sample_seed=12), tmp_path)) == 300
