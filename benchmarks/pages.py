@@ -76,6 +76,10 @@ def mutants_page(
         "",
         *table(["survivor", "class", "why"], rows),
     ]
+    hasty = sum(r["status"] == "out of time" for i, r in records.items() if i not in aside)
+    if hasty:
+        told = f"Of what survived and is counted, {hasty} had no time for as many examples."
+        lines.insert(lines.index("", 2), told)
     seeded = [r for m in mutants if m.id not in aside if (r := bench.records.get((m.id, "seeds")))]
     if seeded:
         dead = sum(record["status"] == "found" for record in seeded)

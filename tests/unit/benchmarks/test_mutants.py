@@ -77,3 +77,19 @@ def test_the_sample_of_a_release_is_fixed(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_the_kept_sample_is_of_mutants_that_there_are(tmp_path: Path) -> None:
     assert len(sample(argparse.Namespace(number=300, sample_seed=12), tmp_path)) == 300
+
+
+def test_what_was_cut_short_is_asked_again_with_more_time(tmp_path: Path) -> None:
+    def bench(seconds: float) -> Bench:
+        words = {"backend": "gloo", "seed": 1, "examples": 300, "seconds": seconds}
+        return Bench(tmp_path / "some.jsonl", argparse.Namespace(**words))
+
+    ran = {"out of time": 50.6, "missed": 40.0, "found": 3.0}
+    lines = [
+        {"id": status, "kind": "kill", "settings": bench(50).settings, "status": status}
+        | {"seconds": seconds}
+        for status, seconds in ran.items()
+    ]
+    (tmp_path / "some.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
+    assert {i for i, _ in bench(50).records} == {"out of time", "missed", "found"}
+    assert {i for i, _ in bench(120).records} == {"missed", "found"}

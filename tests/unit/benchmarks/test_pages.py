@@ -66,6 +66,11 @@ def test_survivors_with_what_was_read_of_them(tmp_path: Path) -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert "a \\| b" in page
     assert "seeds alone" not in page
+    assert "no time" not in page
+    for i in (1, 3):  # Of the first of them nothing is to be seen, however long it is looked for.
+        bench.records[mutants[i].id, "kill"] = {"status": "out of time"}
+    hasty = mutants_page(mutants, bench, read, set_aside(bench, read))
+    assert "Of what survived and is counted, 1 had no time for as many examples." in hasty
     for mutant, status in zip(mutants, ("found", "missed", "missed"), strict=False):
         bench.records[mutant.id, "seeds"] = {"status": status}
     # The second shows nothing to anybody.
