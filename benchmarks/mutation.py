@@ -60,6 +60,8 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 }
 _TALK = re.compile(r"^(logger|warnings|torch\.profiler|record_function|SimpleProfiler|print)\b")
 """Calls that only say something."""
+_WIDTH = 160
+"""Characters of a statement that are shown, and that are searched for streams: ids hang on it."""
 _STREAMS = re.compile(r"wait_stream|wait_event|record_event|record_stream|synchronize\(|_compiling")
 """What has no effect on a CPU, or is about tracing: its mutants are all alike there."""
 
@@ -131,16 +133,25 @@ def _described(where: str) -> Iterator[tuple[int, str, str]]:
     for index in range(sum(1 for _ in _changes(node))):
         node = definition(where)
         place, change = next(c for i, c in enumerate(_changes(node)) if i == index)
-        before = _head(place)
+        before = ast.unparse(place)
         holder = copy.copy(place)
         change()
-        after = _head(place)
-        yield holder.lineno, before, after if after != before else "(gone)"
+        yield holder.lineno, *_shown(before, ast.unparse(place))
 
 
 def _head(statement: ast.stmt) -> str:
     """The first line of a statement."""
-    return ast.unparse(statement).split("\n", 1)[0][:160]
+    return ast.unparse(statement).split("\n", 1)[0][:_WIDTH]
+
+
+def _shown(before: str, after: str) -> tuple[str, str]:
+    """The first lines of a statement, or of a long one the part in which they differ."""
+    pairs = enumerate(zip(before, after, strict=False))
+    at = next((i for i, (one, other) in pairs if one != other), 0)
+    start = at - _WIDTH // 2 if at > _WIDTH * 3 // 4 else 0
+    dots = "..." if start else ""
+    first, second = ((dots + text[start:].split("\n", 1)[0])[:_WIDTH] for text in (before, after))
+    return first, "(gone)" if before == after else second
 
 
 def _changes(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, Callable[[], None]]]:

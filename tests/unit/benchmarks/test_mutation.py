@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from benchmarks.faults._edit import definition, function_at
@@ -18,6 +20,24 @@ def test_each_mutant_is_another_text_of_the_statement_at_its_line() -> None:
         for line, before, after in _described(where):
             assert line >= start
             assert before != after
+
+
+def test_only_what_is_taken_out_is_said_to_be_gone() -> None:
+    """Also of a statement so long that what differs is not among its first words."""
+    far = 0
+    for where in functions("torch.distributed.fsdp._flat_param"):
+        passes = passes_in(definition(where))
+        for index, (_, before, after) in enumerate(_described(where)):
+            node = definition(where)
+            next(c for i, (_, c) in enumerate(_changes(node)) if i == index)()
+            assert (after == "(gone)") == (passes_in(node) > passes), after
+            assert len(before) <= 160
+            far += before.startswith("...")
+    assert far > 0
+
+
+def passes_in(function: ast.FunctionDef) -> int:
+    return sum(isinstance(node, ast.Pass) for node in ast.walk(function))
 
 
 def test_all_of_a_module_can_be_injected() -> None:
