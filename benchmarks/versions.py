@@ -271,7 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.defect:
             # Of the others stands what was seen before.
             for part in ("known", "stale"):
-                row[part] = {**before.get(part, {}), **row[part]}
+                others = before.get(part, {}).items()
+                row[part] = {**{n: v for n, v in others if n not in args.defect}, **row[part]}
         rows[release] = {**before, **row}
         write(args.json, rows)
     return 1 if stale else 0

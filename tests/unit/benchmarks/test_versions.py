@@ -116,7 +116,8 @@ def test_some_defects_are_looked_at_beside_what_was_seen(
     monkeypatch.setattr(versions, "environment", lambda folder, release: folder / release)
     monkeypatch.setattr(versions, "row_of", row_of)
     target = tmp_path / "versions.json"
-    target.write_text(json.dumps({"2.15.0": {**ROWS["2.15.0"], "stale": {"a": "gone"}}}))
+    stale = {"a": "gone", "b": "also shows"}
+    target.write_text(json.dumps({"2.15.0": {**ROWS["2.15.0"], "stale": stale}}))
     words = ["--json", str(target), "--torch", "2.15.0", "--defect", "b", "d"]
     assert versions.main(words) == 0
     ((parts, _, _, defects),) = asked
