@@ -63,8 +63,11 @@ def check(
     return decorate
 
 
-def checking(session: Session, folder: Path) -> Callable[..., None]:
-    """The function that the fixture gives; a file is looked for in ``folder`` first."""
+def checking(session: Session, folder: Path, seed: str | None) -> Callable[..., None]:
+    """The function that the fixture gives; a file is looked for in ``folder`` first.
+
+    ``seed`` is that of ``--hypothesis-seed``, None without it.
+    """
 
     def run(
         target: str | Path,
@@ -108,7 +111,7 @@ def checking(session: Session, folder: Path) -> Callable[..., None]:
             warnings.warn(f"{own.title}: {words}", stacklevel=2)
         if task.mistakes:
             pytest.fail("\n".join(f"{own.title}: {m}" for m in task.mistakes), pytrace=False)
-        check_own(session, task, number)
+        check_own(session, task, number, seed=seed)
 
     return run
 

@@ -119,7 +119,8 @@ def fsdpfuzz_check(
     """
     from fsdpfuzz._pytest_check import checking
 
-    return checking(fsdpfuzz_session, request.path.parent)
+    seed = request.config.getoption("--hypothesis-seed", None)
+    return checking(fsdpfuzz_session, request.path.parent, seed)
 
 
 def session_of(config: pytest.Config) -> Session:

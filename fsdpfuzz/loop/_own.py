@@ -16,8 +16,13 @@ from fsdpfuzz.own import Task
 from fsdpfuzz.verdict import FindingError
 
 
-def check_own(session: Session, task: Task, max_examples: int) -> None:
+def check_own(
+    session: Session, task: Task, max_examples: int, *, seed: str | int | None = None
+) -> None:
     """Trains the model in so many ways; the session's target has to be that of the task.
+
+    The same ``seed`` draws the same ones; None draws others each time. As with Hypothesis's own
+    ``--hypothesis-seed``, a profile that says ``derandomize`` comes first.
 
     Raises the `FindingError` of a new finding, or an `ExceptionGroup` of several; Hypothesis's
     ``Unsatisfiable`` where nothing was drawn that is worth a run.
@@ -37,7 +42,9 @@ def check_own(session: Session, task: Task, max_examples: int) -> None:
         around=task.around,
         words=task.words,
     )
-    start = 0 if settings.profile.derandomize else secrets.randbelow(2**32)
+    start = secrets.randbelow(2**32) if seed is None else seed
+    if settings.profile.derandomize:
+        start = 0
     found: dict[str, FindingError] = {}
     seen: set[str] = set()
     properties = properties_named(task.properties)
@@ -60,8 +67,12 @@ def check_own(session: Session, task: Task, max_examples: int) -> None:
                 raise StopRound
 
         if share:
-            seed = derived_seed(start, item.name)
-            drive(item.strategy(scope), body, seed=seed, max_examples=share * SPARE + 10)
+            drive(
+                item.strategy(scope),
+                body,
+                seed=derived_seed(start, item.name),
+                max_examples=share * SPARE + 10,
+            )
     if not seen:
         # A test that has looked at nothing must not pass; Hypothesis says so of its own tests.
         raise Unsatisfiable("no case was run: nothing was drawn that is worth one")

@@ -178,7 +178,8 @@ def test_the_snippet_is_a_test(folder: Path) -> None:
 def test_the_snippet_checks_a_model_of_ones_own(folder: Path) -> None:
     snippet = next(block for _, block in BLOCKS if "fsdpfuzz.check" in block)
     (folder / "test_mine.py").write_text(snippet.replace("20", "4"))
-    done = shell("pytest test_mine.py -p no:cacheprovider", folder)
+    # By a seed: other draws may meet a known defect, which is no failure, but does not pass.
+    done = shell("pytest test_mine.py -p no:cacheprovider --hypothesis-seed=1", folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^4 cases: 4 passed", done.stdout, re.MULTILINE), done.stdout
 

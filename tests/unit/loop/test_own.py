@@ -46,3 +46,18 @@ def test_nothing_that_was_run_is_nothing_that_passed(
             check_own(session, TASK, 7)
         assert session.passed_over["K1"] >= 7
     assert not bench.runs
+
+
+@pytest.mark.parametrize("seed", ["1", "any words", 7])
+def test_a_seed_draws_the_same_cases(bench: Bench, seed: str | int) -> None:
+    def drawn(given: str | int | None) -> list[str]:
+        before = len(bench.log)
+        with bench.session(target=MINE) as session:
+            check_own(session, TASK, 7, seed=given)
+        return [name for name, _ in bench.log[before:] if name != "closed"]
+
+    told = drawn(seed)
+    assert len(told) >= 7
+    assert drawn(seed) == told
+    assert drawn("another") != told
+    assert drawn(None) != drawn(None)
