@@ -85,6 +85,20 @@ def late_units(a: Anatomy) -> frozenset[str]:
     return frozenset(late)
 
 
+def called_repeatedly(a: Anatomy, path: str) -> bool:
+    """Whether a module of a unit is called several times before a backward."""
+    modules = a.modules_of(path)
+    called = Counter[str]()
+    for _, op, now in a.situations(0):
+        if op.gives_gradients or op.renews:
+            called.clear()
+        elif isinstance(op, Forward):
+            called.update(call.path for call in a.calls(op, now))
+        if any(called[module] > 1 for module in modules):
+            return True
+    return False
+
+
 # An iteration ends for fsdp1's check of the order with the post-backward callback, which calls
 # ``_ExecOrderData.next_iter`` in fsdp/_exec_order_utils.py.
 @lru_cache(maxsize=64)
@@ -135,6 +149,31 @@ def units_left_out(a: Anatomy) -> frozenset[str]:
                 called.clear()
             elif op.renews:
                 before = None
+    return frozenset(found)
+
+
+@lru_cache(maxsize=64)
+def units_left_behind(a: Anatomy) -> frozenset[str]:
+    """Units that a forward without grad calls, and no forward of the next backward does."""
+    found: set[str] = set()
+    for rank in a.telling_ranks if a.optional else ():
+        alone: set[str] = set()
+        called: set[str] = set()
+        for i, op, now in a.situations(rank):
+            b = a.at(i)
+            if isinstance(op, Forward):
+                units = {b.unit_at[c.path] for c in b.calls(op, now) if c.path in b.unit_at}
+                if not op.grad:
+                    alone |= units
+                elif op.waits:
+                    called |= units
+            elif op.gives_gradients:
+                alone -= called
+                found |= alone
+                called.clear()
+            elif op.renews:
+                alone.clear()
+                called.clear()
     return frozenset(found)
 
 
@@ -195,6 +234,12 @@ class UnitCallsDimension(Hazard):
             group="Wrapping",
             values=ON,
         ),
+        "left_behind": Feature(
+            about="on when a forward without grad calls the unit, and those of the next backward "
+            "do not",
+            group="Wrapping",
+            values=ON,
+        ),
         "late": Feature(
             about="on when a backward without reduction ends before the unit has been called",
             group="Wrapping",
@@ -219,6 +264,7 @@ class UnitCallsDimension(Hazard):
         yield "repeated", on(again)
         yield "called", on(path in called_units(a))
         yield "left_out", on(path in units_left_out(a))
+        yield "left_behind", on(path in units_left_behind(a))
         yield "late", on(path in late_units(a))
         if not a.fsdp1:
             # Post-backward hangs on the unit's inputs (``_register_post_backward_hook`` in
