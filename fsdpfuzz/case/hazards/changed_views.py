@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.modules import InPlace
-from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.modules.in_place import changed_views
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -18,18 +16,6 @@ if TYPE_CHECKING:
 
 # FSDP hangs its hook for before the backward on what a unit puts out. Autograd gives a view that is
 # changed in place another gradient function, and the hook stays with the old one.
-@lru_cache(maxsize=64)
-def changed_views(a: Anatomy) -> frozenset[str]:
-    """Modules that put out a view which another one changes in place, by path."""
-    deep = a.case.inputs.length is not None
-    return frozenset(
-        join(place.path, inner)
-        for place in a.places
-        if isinstance(place.node, InPlace)
-        for inner in place.node.views(deep)
-    )
-
-
 class ChangedViewsDimension(Hazard):
     """Whether a unit puts out a view that is changed in place."""
 

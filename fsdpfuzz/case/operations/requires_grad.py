@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.operations import Op
 
 MAX_NAMES = 6
 
@@ -77,11 +78,22 @@ def changes_after_lone_forward(a: Anatomy) -> bool:
     """Whether ``requires_grad`` changes while an outermost unit has had no backward.
 
     What its latest forward left behind, whole parameters or hooks, belongs to the time
-    before. No backward reaches a unit whose output does not require grad.
+    before.
     """
+    return bool(alone_at(a, lambda _, op: op.changes_trained))
+
+
+def alone_at(a: Anatomy, kind: Callable[[int, Op], bool]) -> frozenset[str]:
+    """The outermost units that had no backward since their latest forward when ``kind`` comes.
+
+    It is asked of each operation of the program, with its index.
+
+    No backward reaches a unit whose output does not require grad.
+    """
+    found: set[str] = set()
     lone: set[str] = set()
     reached: set[str] = set()
-    for _, op, now in a.situations(0):
+    for i, op, now in a.situations(0):
         if isinstance(op, Forward):
             calls = list(a.calls(op, now))
             called = {call.path for call in calls}
@@ -103,9 +115,9 @@ def changes_after_lone_forward(a: Anatomy) -> bool:
         elif op.gives_gradients:
             lone -= reached
             reached.clear()
-        elif lone and op.changes_trained:
-            return True
-    return False
+        elif kind(i, op):
+            found |= lone
+    return frozenset(found)
 
 
 # fsdp1 drops such a gradient when it next reshards the unit (``_use_sharded_grad_views`` in

@@ -1,0 +1,64 @@
+"""Units that are whole while an optimizer changes their shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.hazards.no_gradient import kept_whole
+from fsdpfuzz.case.operations.requires_grad import alone_at
+from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.units.reshard_after_forward import left_by_forward
+from fsdpfuzz.case.units.sharding import is_whole
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+
+# Both APIs gather nothing for a unit that is whole (``FSDPParamGroup.unshard``, ``_unshard`` in
+# fsdp/_runtime_utils.py), whatever has become of its shard.
+@lru_cache(maxsize=64)
+def stepped_whole(a: Anatomy) -> frozenset[str]:
+    """Units that a forward left whole, and no backward resharded, when the optimizer steps.
+
+    They have gradients, and something comes behind that would show the step.
+    """
+    shows = [i for i, op in enumerate(a.case.program) if op.runs_model or op.wraps or op.results]
+    steps = [
+        i for i, op in enumerate(a.case.program) if op.steps_optimizer and i < max(shows, default=0)
+    ]
+    alone = alone_at(a, lambda i, _: i in steps)
+    graded = {name for i, _, now in a.situations(0) if i in steps for name in now.graded}
+    left = [
+        path
+        for path in a.units
+        if any(within(path, root) for root in alone) and any(p.fqn in graded for p in a.owned[path])
+    ]
+    if a.fsdp1:
+        kept = {*kept_whole(a), *alone}
+        return frozenset(path for path in left if path in kept and not is_whole(a, path))
+    return frozenset(path for path in left if left_by_forward(a, path) != "sharded")
+
+
+class SteppedWholeDimension(Hazard):
+    """Whether units are whole while the optimizer steps."""
+
+    name = "stepped_whole"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "stepped_whole": Feature(
+            about="on when the optimizer steps while a unit is whole, as a forward without "
+            "backward has left it",
+            group="Training",
+            # In one program of a hundred, which is known to fail: no pair is waited for.
+            values=("off",),
+            open=True,
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Of any unit: what one computes with goes on to the others."""
+        yield "stepped_whole", on(bool(stepped_whole(a)))
