@@ -15,7 +15,8 @@ from fsdpfuzz.case import (
     within,
 )
 from fsdpfuzz.case.checkpoints import evaluates, lacks_keywords
-from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, VIEWED
+from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL
+from fsdpfuzz.case.modules.in_place import changed_views
 from fsdpfuzz.case.policies import finds_root, passed_over
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -65,10 +66,13 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     # A backward that goes back twice recomputes twice.
     once = not any(op.goes_back_twice for op in a.case.program)
     kinds = (*kinds, "composable") if once and not (a.fsdp1 or reentrant) else kinds
+    views = changed_views(a) if reentrant else frozenset[str]()
     paths = [
         p.path
         for p in a.places
-        if p.alone and (not reentrant or (p.width_in != TOKENS and p.kind not in (SEVERAL, VIEWED)))
+        if p.alone
+        and p.path not in views
+        and (not reentrant or (p.width_in != TOKENS and p.kind != SEVERAL))
     ]
     # A recomputation counts a second time, and what is counted may decide what comes out.
     counted = a.changed_buffers if own else a.running_buffers if evaluates(a) else ()

@@ -106,7 +106,7 @@ def _classes(places: Sequence[Place]) -> list[str]:
 def _otherwise(d: Drawing, *, choice: bool, split: bool) -> None:
     """The same units by another of fsdp1's ways, or those that go by size."""
     plan = d.case.plan
-    other, by_size = d.chance(38), d.chance(14)
+    other, by_size = d.chance(45), d.chance(14)
     sized = _by_size(d, wanted=by_size and choice, split=split)
     if sized or not choice or not isinstance(plan, Fsdp1Plan):
         return
@@ -150,10 +150,13 @@ def _by_size(d: Drawing, *, wanted: bool, split: bool) -> bool:
 
 def _may_be(d: Drawing, plan: Fsdp1Plan, *, split: bool) -> bool:
     d.put(plan=plan)
+    return goes_by_size(d) and sound(d) and (split or not d.a.split_ties)
+
+
+def goes_by_size(d: Drawing) -> bool:
+    """Whether there is a unit below the root, and one for each first child that needs one."""
     units = set(d.a.units)
-    if len(units) < 2 or not _first_children(d.a.places, units) <= units:
-        return False
-    return sound(d) and (split or not d.a.split_ties)
+    return len(units) > 1 and _first_children(d.a.places, units) <= units
 
 
 def sound(d: Drawing) -> bool:

@@ -14,6 +14,7 @@ from benchmarks.faults import (
     fsdp2_parameters,
     fsdp2_runtime,
     models,
+    parallel,
     programs,
     reduction,
     saving,
@@ -33,6 +34,7 @@ for _module in (
     around,
     models,
     wrapping,
+    parallel,
 ):
     for _fault in _module.FAULTS:
         if _fault.id in FAULTS:

@@ -53,6 +53,7 @@ Area = Literal[
     "ignored parameters",
     "tied parameters",
     "wrapping",
+    "tensor parallelism",
 ]
 
 _FUTURE = 0x1FF0000

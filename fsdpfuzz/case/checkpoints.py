@@ -10,7 +10,8 @@ import msgspec
 from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.keyword_input import named
-from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, VIEWED, Repeat
+from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
+from fsdpfuzz.case.modules.in_place import changed_views
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.forward import cut_gradients, most_pending
 from fsdpfuzz.case.paths import within
@@ -58,6 +59,11 @@ class Checkpoint(Part, frozen=True, kw_only=True):
     reentrant: bool = False
     side: Literal["inside", "around"] = "inside"
     """Where the module is also a unit: FSDP(checkpoint(m)) or checkpoint(FSDP(m))."""
+
+    @property
+    def offloads(self) -> bool:
+        """Whether activations go to the CPU."""
+        return self.kind in OFFLOADS
 
     @property
     def recomputes(self) -> bool:
@@ -351,7 +357,7 @@ def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) ->
             text = "reentrant recomputation gives gradients to no tensors in a dict"
             raise CaseError(text, path=f"{at}[{i}]")
         # It is a custom Function, whose output may be no view if it is to be changed in place.
-        if checkpoint.reentrant and a.by_path[checkpoint.path].kind == VIEWED:
+        if checkpoint.reentrant and checkpoint.path in changed_views(a):
             text = "autograd changes no view in place that reentrant recomputation puts out"
             raise CaseError(text, path=f"{at}[{i}]")
         if a.imported is not None and checkpoint.by_caller(a):

@@ -25,6 +25,7 @@ from fsdpfuzz.case.program import ProgramDimension
 from fsdpfuzz.case.reduce_scatter import ReduceScatterDimension
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.structure import StructureDimension
+from fsdpfuzz.case.tensor_parallel import TensorParallelDimension
 from fsdpfuzz.case.ties import TiesDimension
 from fsdpfuzz.case.units import OPTIONS
 from fsdpfuzz.case.variants import VariantsDimension
@@ -56,6 +57,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     FinalizationDimension(),
     MetaInitDimension(),
     KeywordInputDimension(),
+    TensorParallelDimension(),
     *HAZARDS,
 )
 DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))

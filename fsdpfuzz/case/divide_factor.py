@@ -11,6 +11,7 @@ from msgspec import Meta
 from fsdpfuzz.case.base import Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.tensor_parallel import data_ranks
 from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.errors import CaseError
 
@@ -62,7 +63,7 @@ class DivideFactorDimension(Dimension):
         if a.fsdp1:
             return
         told = a.case.divide_factor
-        same = told is not None and told.factor == a.case.world_size
+        same = told is not None and told.factor == data_ranks(a.case)
         yield "divide_factor", "no" if told is None else "ranks" if same else "other"
         # ``_get_gradient_divide_factors`` in fsdp/_fully_shard/_fsdp_collectives.py: only float32
         # and bfloat16 leave the division to the collective, any other dtype might overflow in the
@@ -124,7 +125,7 @@ def followed(a: Anatomy) -> Iterator[Statement]:
     if factor is not None:
         # The plain model's are divided by the number of ranks already, FSDP's by the factor
         # instead.
-        yield scaled(a, a.case.world_size / factor.factor)
+        yield scaled(a, data_ranks(a.case) / factor.factor)
 
 
 def scaled(a: Anatomy, scale: float) -> Do:

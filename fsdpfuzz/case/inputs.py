@@ -12,6 +12,7 @@ from fsdpfuzz.case.base import Batch, Part, Width, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.modules import TOKENS, Embedding, Transformer
 from fsdpfuzz.case.recipe import Call, Global, Index, Items, Variable, call
+from fsdpfuzz.case.tensor_parallel import batch_of
 from fsdpfuzz.errors import CaseError, ContractError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Dense(Part, tag="dense", tag_field="kind", frozen=True, kw_only=True):
             Items("tuple", self.shape()),
             a.case.seed,
             index,
-            Variable("rank"),
+            batch_of(a.case),
             Variable("device"),
             Variable("dtype"),
             **options,
@@ -87,7 +88,7 @@ class Tokens(Part, tag="tokens", tag_field="kind", frozen=True, kw_only=True):
             Items("tuple", self.shape()),
             a.case.seed,
             index,
-            Variable("rank"),
+            batch_of(a.case),
             Variable("device"),
         )
 
@@ -123,7 +124,7 @@ class Given(Part, tag="given", tag_field="kind", frozen=True, kw_only=True):
             Global(a.imported.function("batch")),
             a.case.seed,
             index,
-            Variable("rank"),
+            batch_of(a.case),
             Variable("device"),
             Variable("dtype"),
         )

@@ -46,6 +46,7 @@ from fsdpfuzz.case.recipe import (
     literal,
     values,
 )
+from fsdpfuzz.case.tensor_parallel import AXIS, sharing
 from fsdpfuzz.case.units.sharding import mesh_of
 from fsdpfuzz.case.wrapping import Wrapping
 
@@ -155,6 +156,10 @@ class Lowering:
         if own is not None and asked.name == "own":
             return call(own.function("optimizer"), self.trained())
         return asked.made(self.trained())
+
+    def sharing(self, rank: int) -> tuple[int, ...]:
+        """The ranks that take the same batch as ``rank``, itself among them."""
+        return sharing(self.a.case, rank)
 
     def next_index(self) -> Index:
         """The number of the next forward."""
@@ -275,14 +280,18 @@ class Lowering:
         saves = [op for op in self.a.case.program if op.wraps]
         again = any(not isinstance(op, StateDict) or self.loads_state for op in saves)
         return (
-            len(self.a.plan.units) == 1 and not again and (self.a.fsdp1 or self.a.case.mesh is None)
+            len(self.a.plan.units) == 1
+            and not again
+            and (self.a.fsdp1 or self.a.case.mesh is None)
+            and self.a.case.tensor_parallel is None
         )
 
     def _main(self) -> Iterator[Statement]:
         case = self.a.case
         mesh = mesh_of(self.a)
         if mesh is not None and not self._single_use_of_mesh:
-            yield Do(call=mesh, into=(Variable("mesh"),), who="fsdp")
+            beside = () if self.a.case.tensor_parallel is None else (AXIS,)
+            yield Do(call=mesh, into=(Variable("mesh"), *beside), who="fsdp")
         yield Do(call=call("recipe.build", _DTYPE), into=(MODEL,))
         own, weights = self.a.imported, Variable("weights")
         loads = own is not None and own.loads

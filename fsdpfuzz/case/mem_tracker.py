@@ -10,6 +10,7 @@ import msgspec
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.operations import Backward, Forward, Step, ZeroGrad
+from fsdpfuzz.case.tensor_parallel import ANY_CUT
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class MemTrackerDimension(Dimension):
                     "interrupted": ("begin", "end", "several"),
                     "retained_graph": ("on",),
                     "full_params": ("read", "written"),
+                    **ANY_CUT,
                 },
             },
         )

@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import Part, Ranks
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
+from fsdpfuzz.case.tensor_parallel import ANY_CUT, data_ranks
 from fsdpfuzz.case.units.sharding import HYBRID, Sharding
 from fsdpfuzz.case.wrap import Fsdp1Unit
 from fsdpfuzz.errors import CaseError
@@ -26,6 +27,10 @@ _PLAIN: Mapping[Sharding, Sharding] = {
     "_HYBRID_SHARD_ZERO2": "SHARD_GRAD_OP",
 }
 """What fsdp1 calls the same without replicas."""
+_OVER_TWO_AXES: Mapping[str, tuple[str, ...]] = {
+    "sharding": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
+    "state_dict": ("local",),
+}
 
 
 class Mesh(Part, frozen=True, kw_only=True):
@@ -97,18 +102,14 @@ class MeshDimension(Dimension):
     name = "mesh"
     features: ClassVar[Mapping[str, Feature]] = {
         "mesh": Feature(
-            about="no, both (axes of several ranks), one replica, one shard: a mesh of two axes",
+            about="no, both (axes of several ranks), one replica, one shard (also where tensor "
+            "parallelism takes all ranks): a mesh of two axes",
             group="Sharding",
             values=("no", "both", "one replica", "one shard"),
             excludes={
                 "no": {"sharding": HYBRID, "deferred": ("all_reduce",)},
-                **{
-                    shape: {
-                        "sharding": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
-                        "state_dict": ("local",),
-                    }
-                    for shape in ("both", "one replica", "one shard")
-                },
+                "one shard": _OVER_TWO_AXES,
+                **{shape: {**_OVER_TWO_AXES, **ANY_CUT} for shape in ("both", "one replica")},
             },
         ),
     }
@@ -117,7 +118,8 @@ class MeshDimension(Dimension):
         """Which axis has one rank only; the replicas' where both have."""
         mesh = a.case.mesh
         if mesh is None:
-            yield "mesh", "no"
+            alone = a.case.tensor_parallel is not None and data_ranks(a.case) == 1
+            yield "mesh", "one shard" if alone else "no"
         elif mesh.replicate > 1:
             # One shard is apart: ``_init_core_state`` in fsdp/_init_utils.py takes a shard group of
             # one rank for a world of one, and never synchronises the replicas (pytorch issue

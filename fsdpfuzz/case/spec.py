@@ -23,6 +23,7 @@ from fsdpfuzz.case.modules import Model
 from fsdpfuzz.case.operations import Op
 from fsdpfuzz.case.optimizer import Optimizer
 from fsdpfuzz.case.reduce_scatter import ReduceScatter
+from fsdpfuzz.case.tensor_parallel import TensorParallel
 from fsdpfuzz.case.ties import Tie
 from fsdpfuzz.case.variants import Variant
 from fsdpfuzz.case.wrap import Fsdp1Plan, Plan
@@ -69,6 +70,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """How a backward is finished (fsdp2)."""
     meta_init: MetaInit | None = None
     """What FSDP gets on the meta device, and how it is materialised; None for nothing."""
+    tensor_parallel: TensorParallel | None = None
+    """What is cut over one axis of ranks before units are sharded over the other (fsdp2)."""
     keyword_input: bool = False
     """What the program calls gets its input by keyword: ``model(x=x)``."""
 

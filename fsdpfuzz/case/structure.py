@@ -17,6 +17,7 @@ from fsdpfuzz.case.modules import (
     Parametrized,
     Repeat,
 )
+from fsdpfuzz.case.tensor_parallel import local
 from fsdpfuzz.case.tree import MAX_NODES
 from fsdpfuzz.errors import CaseError
 
@@ -182,7 +183,7 @@ class StructureDimension(Dimension):
         yield "kinds", "+".join(sorted(a.kinds & _OTHER_KINDS)) or "no"
 
     def _parameters(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        rows = [(p.shape[0], a.shards(a.owners[p.fqn])) for p in a.distinct if p.shape]
+        rows = [(local(a, p).shape[0], a.shards(a.owners[p.fqn])) for p in a.distinct if p.shape]
         yield "unused", on(any(not p.used for p in a.distinct))
         yield "one_element", on(any(p.numel == 1 and p.shape for p in a.distinct))
         yield "scalar", on(any(not p.shape for p in a.distinct))
@@ -195,10 +196,10 @@ class StructureDimension(Dimension):
         yield "used", on(parameter.used)
         if not parameter.shape:
             yield "rows", "none"
-        elif leaves_out_a_rank(parameter.shape[0], ranks):
+        elif leaves_out_a_rank(local(a, parameter).shape[0], ranks):
             yield "rows", "few"
         else:
-            yield "rows", "uneven" if parameter.shape[0] % ranks else "even"
+            yield "rows", "uneven" if local(a, parameter).shape[0] % ranks else "even"
 
     def check(self, a: Anatomy) -> None:
         """Bounds on the model's size."""

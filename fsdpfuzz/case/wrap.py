@@ -196,11 +196,13 @@ def unit_of(plan: Plan, path: str) -> Unit:
 def with_units(case: CaseSpec, units: Sequence[Any]) -> CaseSpec:
     """The case with other units; a policy over the root alone becomes a plain call."""
     plan = case.plan
-    # A policy that names nothing makes the units that a plain call makes: the same case, said
-    # plainer.
+    # A policy that names nothing makes the same units as a plain call.
     if isinstance(plan, Fsdp1Plan) and plan.wrap == "custom_policy" and len(units) == 1:
         return msgspec.structs.replace(case, plan=Fsdp1Plan(units=tuple(units)))
     return msgspec.structs.replace(case, plan=msgspec.structs.replace(plan, units=tuple(units)))
+
+
+_LEFT_ALONE = ("ignored", "ignored_parameters")
 
 
 def by_hand(case: CaseSpec, paths: Sequence[str]) -> CaseSpec:
@@ -208,11 +210,13 @@ def by_hand(case: CaseSpec, paths: Sequence[str]) -> CaseSpec:
     plan = case.plan
     listed = {unit.path: unit for unit in plan.units}
     first = plan.units[0]
-    units = tuple(
-        listed.get(path)
-        or msgspec.structs.replace(first, path=path, ignored=(), ignored_parameters=())
-        for path in paths
-    )
+
+    def told(path: str) -> Fsdp1Unit:
+        # Of what lies in it, as a policy passes on what the root is told.
+        own = {o: tuple(p for p in getattr(first, o) if within(p, path)) for o in _LEFT_ALONE}
+        return msgspec.structs.replace(first, path=path, **own)  # type: ignore[return-value]
+
+    units = tuple(listed.get(path) or told(path) for path in paths)
     return msgspec.structs.replace(case, plan=Fsdp1Plan(units=units))  # type: ignore[arg-type]
 
 
@@ -224,17 +228,12 @@ def under_other_api(case: CaseSpec, paths: Sequence[str]) -> CaseSpec | None:
     # Their plans would have to change as well, and the tracker is fsdp2's alone.
     if case.twins or case.probes:
         return None
-    left_alone: dict[str, Any] = {
-        unit.path: {"ignored": unit.ignored, "ignored_parameters": unit.ignored_parameters}
-        for unit in case.plan.units
-    }
+    told = {u.path: {o: getattr(u, o) for o in _LEFT_ALONE} for u in case.plan.units}
     if isinstance(case.plan, Fsdp2Plan):
         # With original parameters, which is what fsdp2 has: flat ones forbid some freezing.
-        first = tuple(
-            Fsdp1Unit(path=path, use_orig_params=True, **left_alone.get(path, {})) for path in paths
-        )
+        first = tuple(Fsdp1Unit(path=p, use_orig_params=True, **told.get(p, {})) for p in paths)
         return msgspec.structs.replace(case, plan=Fsdp1Plan(units=first))
-    second = tuple(Fsdp2Unit(path=path, **left_alone.get(path, {})) for path in paths)
+    second = tuple(Fsdp2Unit(path=p, **told.get(p, {})) for p in paths)
     return msgspec.structs.replace(case, plan=Fsdp2Plan(units=second))
 
 
@@ -313,7 +312,9 @@ class WrapDimension(Dimension):
             why="a 0-dim parameter cannot be sharded",
             pattern=r"FSDP doesn't support scalar parameters",
             source="torch/distributed/fsdp/_init_utils.py: _verify_managed_params",
-            asked=lambda a: a.fsdp1 and _manages_scalar(a),
+            asked=lambda a: (
+                a.fsdp1 and any(not p.shape and a.owners[p.fqn] is not None for p in a.parameters)
+            ),
         ),
         Rejection(
             name="fsdp2_scalar_parameter",

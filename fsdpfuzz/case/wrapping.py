@@ -30,6 +30,7 @@ from fsdpfuzz.case.recipe import (
     call,
 )
 from fsdpfuzz.case.sides import side_of
+from fsdpfuzz.case.tensor_parallel import parallelised
 from fsdpfuzz.case.units import OPTIONS
 from fsdpfuzz.case.units.sharding import arguments
 from fsdpfuzz.case.wrap import Fsdp1Plan, Fsdp1Unit, Unit
@@ -59,7 +60,7 @@ class Wrapping:
             only = Do(call=made, into=(MODEL,), who="fsdp")
             whole = (*self.before(), only)
             return Procedure(name="shard", parameters=("model",), body=whole, result="model")
-        body: list[Statement] = [*meta_init.emptied(self.a)]
+        body: list[Statement] = [*meta_init.emptied(self.a), *parallelised(self.a)]
         early: dict[tuple[str, str], Variable] = {}
         # Where one unit is all there is, the model is untouched until it is made.
         # Else before anything is wrapped: ``model[0].weight`` is another tensor, or none, once

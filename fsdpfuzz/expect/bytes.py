@@ -21,6 +21,7 @@ from fsdpfuzz.case import (
     called_units,
 )
 from fsdpfuzz.case.lacking import may_lack_grads
+from fsdpfuzz.case.tensor_parallel import cut_by_reduction, local, locally, place_of
 from fsdpfuzz.case.units.param_dtype_override import overridden
 from fsdpfuzz.case.units.precision import computed_in, keeps_low_grads, reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
@@ -53,7 +54,9 @@ def shard_numel(a: Anatomy, owner: str, names: Collection[str] | None = None) ->
         return _flat_shard(unit, parameters, ranks)
     dims = sharded_dims(a)
     return sum(
-        _chunk(p, dims.get(p.fqn, 0), ranks) for p in parameters if names is None or p.fqn in names
+        _chunk(local(a, p), dims.get(p.fqn, 0), ranks)
+        for p in parameters
+        if names is None or p.fqn in names
     )
 
 
@@ -87,7 +90,7 @@ def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
         if isinstance(unit := a.options[owner], Fsdp1Unit):
             total += ranks * _flat_shard(unit, parameters, ranks)
             continue
-        for p in parameters:
+        for p in locally(a, parameters):
             dim = dims.get(p.fqn, 0)
             # The second term is what ``foreach_all_gather_copy_out``
             # chunks and joins along the other dimension.
@@ -103,7 +106,7 @@ def kept_bytes(a: Anatomy) -> int:
     for owner in called:
         precision = a.options[owner].precision
         width = WIDTHS[(precision and precision.param) or "float32"]
-        total += width * sum(p.numel for p in a.owned[owner])
+        total += width * sum(p.numel for p in locally(a, a.owned[owner]))
     return total
 
 
@@ -123,13 +126,13 @@ def grad_bytes(a: Anatomy, rank: int, owners: Collection[str] | None = None) -> 
             continue
         ranks = a.shards(owner)
         # Shards lie on neighbouring ranks, so the place in a replica is what is left of the rank.
-        at = rank % ranks
+        at = place_of(a.case, rank) % ranks
         trained = [p for p in parameters if p.fqn not in a.frozen]
         unit = None if owner is None else a.options[owner]
         if unit is None:
             total += sum(p.numel for p in trained)
         elif not isinstance(unit, Fsdp1Unit):
-            total += sum(_part(p, dims.get(p.fqn, 0), at, ranks) for p in trained)
+            total += sum(_part(p, dims.get(p.fqn, 0), at, ranks) for p in locally(a, trained))
         elif unit.use_orig_params:
             total += _orig_shard(unit, parameters, {p.fqn for p in trained}, at, ranks)
         elif trained:
@@ -139,7 +142,11 @@ def grad_bytes(a: Anatomy, rank: int, owners: Collection[str] | None = None) -> 
 
 def unit_numel(a: Anatomy) -> int:
     """Elements of the parameters of the largest unit, whole."""
-    sizes = (sum(p.numel for p in owned) for owner, owned in a.managed.items() if owner is not None)
+    sizes = (
+        sum(p.numel for p in locally(a, owned))
+        for owner, owned in a.managed.items()
+        if owner is not None
+    )
     return max(sizes, default=0)
 
 
@@ -247,7 +254,9 @@ def waiting_bytes(a: Anatomy, op: int, rank: int, *, own: bool = False) -> int |
             return None
         if owner in waits:
             name = reduced_in(now.options[owner], own=own)
-            total += WIDTHS[name or "float32"] * sum(p.numel for p in parameters)
+            whole = cut_by_reduction(a)
+            parts = (p if p.fqn in whole else local(a, p) for p in parameters)
+            total += WIDTHS[name or "float32"] * sum(p.numel for p in parts)
     reduced = now.units if _reduced_before(a, op) else set(now.units).difference(waits)
     return total + grad_bytes(now, rank, reduced)
 

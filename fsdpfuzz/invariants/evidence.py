@@ -20,6 +20,7 @@ from fsdpfuzz.case.recipe import (
     call,
     literal,
 )
+from fsdpfuzz.case.tensor_parallel import cut_dims
 from fsdpfuzz.expect import adaptive_rounding
 from fsdpfuzz.verdict import Finding
 
@@ -77,6 +78,15 @@ def judged(function: str, *args: Value, **options: Value) -> tuple[Do, ...]:
     return (Do(call=call(f"steps.judging.{function}", *args, **options), into=(WRONG,)),)
 
 
+def off(name: str, seen: Value, right: Value, finding: Finding) -> tuple[Do, ...]:
+    """The statement that fills ``wrong`` with the elements that are off, or with their number."""
+    if finding.detail == MISSHAPEN:
+        # Of such a part no element has one to be compared with.
+        numbers = (call(".numel", value) for value in (seen, right))
+        return judged("other", f"number of elements of {name}", *numbers)
+    return judged("off", name, seen, right, bound(finding))
+
+
 @dataclass(frozen=True, slots=True)
 class ShardEvidence:
     """How this rank's part of a parameter is read, and the same part of a whole tensor."""
@@ -94,12 +104,12 @@ class ShardEvidence:
     """The step of ``steps.judging`` that tells elements by their place in the parameter, and what
     finds the places; None where the part is all of it."""
 
-    def off(self, name: str, allowed: float) -> tuple[Do, ...]:
+    def off(self, name: str, finding: Finding) -> tuple[Do, ...]:
         """The statements that fill ``wrong`` with the elements that are off."""
         right, put = self.right, self.first
         if isinstance(right, Call):
             put, right = (*put, Do(call=right, into=(RIGHT,))), RIGHT
-        return (*put, *judged("off", name, self.seen, right, allowed))
+        return (*put, *off(name, self.seen, right, finding))
 
     def differing(self, name: str, right: Variable) -> tuple[Do, ...]:
         """The same for elements that are others than those of ``right``, by their places."""
@@ -113,6 +123,8 @@ class ShardEvidence:
 HELD, FLAT, WHOLE = Variable("p"), Variable("flat"), Variable("whole")
 OBSERVED_MISSING, EXPECTED_MISSING = "observed-missing", "expected-missing"
 """What a finding's ``detail`` says where FSDP, or the reference, has no such tensor."""
+MISSHAPEN = "shape"
+"""The same where it has another number of elements."""
 PLAIN = Variable("q")
 """The parameter that is `HELD`, of the plain model."""
 
@@ -151,7 +163,7 @@ def shard_evidence(
         if grads:
             lacking = (missing or may_lack_grads(a),)
         seen = call(f"steps.fsdp2.shards.{step}", HELD, *lacking)
-        if a.shards(owner) == 1:
+        if a.shards(owner) == 1 and fqn not in cut_dims(a):
             return ShardEvidence((kept,), (HELD,), (), seen, whole, None)
         right = call("steps.fsdp2.shards.same_part", whole, HELD)
         offsets = Do(call=call("steps.fsdp2.shards.offsets", HELD), into=(Variable("offsets"),))

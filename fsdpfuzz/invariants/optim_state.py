@@ -10,7 +10,7 @@ from fsdpfuzz.case.operations.optim_state import LEFT, LOADED, OPTIM_STATE, OPTI
 from fsdpfuzz.case.operations.step import STEPS_TAKEN
 from fsdpfuzz.case.operations.transfer import STATE
 from fsdpfuzz.case.recipe import OPTIMIZER, Inside, Variable, call
-from fsdpfuzz.invariants.evidence import NAMED, RIGHT, SEEN, Evidence, bound, judged
+from fsdpfuzz.invariants.evidence import NAMED, RIGHT, SEEN, Evidence, judged, off
 from fsdpfuzz.invariants.parity import WholeParity
 from fsdpfuzz.observations import Comparison
 from fsdpfuzz.verdict import Finding
@@ -69,7 +69,7 @@ class OptimizerState(WholeParity):
             seen = call("steps.optim_state.entry", saved, fqn, entry, op.form == "full")
             p = Inside("model", a.canonical(fqn))
             right = call("steps.optim_state.held", optimizer, p, entry)
-            judge = judged("off", finding.name, SEEN, RIGHT, bound(finding))
+            judge = off(finding.name, SEEN, RIGHT, finding)
         # What an earlier one loaded is what this one saves.
         before = any(isinstance(earlier, OptimState) for earlier in a.case.program[: finding.op])
         return Evidence(

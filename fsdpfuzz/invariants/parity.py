@@ -8,6 +8,7 @@ from typing import ClassVar
 from fsdpfuzz.case import Anatomy, cast_buffer
 from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import Do, Inside, Value, Variable, call, dtype
+from fsdpfuzz.case.tensor_parallel import data_ranks
 from fsdpfuzz.expect import parting
 from fsdpfuzz.invariants.base import (
     Invariant,
@@ -19,15 +20,16 @@ from fsdpfuzz.invariants.base import (
     variant_name,
 )
 from fsdpfuzz.invariants.evidence import (
+    MISSHAPEN,
     OBSERVED_MISSING,
     PLAIN,
     RIGHT,
     SEEN,
     WHOLE,
     Evidence,
-    bound,
     judged,
     looked_at,
+    off,
     plain_gradient,
     shard_evidence,
 )
@@ -78,7 +80,7 @@ class Parity(Invariant):
             invariant=self.name,
             symptom="mismatch",
             api=a.api,
-            detail=detail_of(c, a.case.world_size),
+            detail=detail_of(c, data_ranks(a.case)),
             variant=variant,
             op=c.op if c.op < len(a.case.program) else -1,
             operation=operation(a, c.op),
@@ -115,7 +117,7 @@ class WholeParity(Parity):
             last=finding.op,
             against="reference",
             seen=(seen,),
-            judge=judged("off", finding.name, SEEN, RIGHT, bound(finding)),
+            judge=off(finding.name, SEEN, RIGHT, finding),
         )
 
 
@@ -164,7 +166,7 @@ class GradParity(Parity):
             against="reference",
             seen=shard.kept,
             right=right,
-            judge=shard.off(f"gradient of {name}", bound(finding)),
+            judge=shard.off(f"gradient of {name}", finding),
             into=shard.into,
             other=other,
         )
@@ -183,7 +185,7 @@ class GradParity(Parity):
             against="reference",
             each_forward=keep,
             seen=(call("steps.shards.gradient", x, True),),
-            judge=judged("off", finding.name, SEEN, RIGHT, bound(finding)),
+            judge=off(finding.name, SEEN, RIGHT, finding),
         )
 
 
@@ -205,7 +207,7 @@ class ParamParity(Parity):
             seen=shard.kept,
             # Where FSDP has the parameter itself, both trainings end with the same statement.
             right=None if len(shard.kept) == 1 and not a.fsdp1 else Inside("model", name),
-            judge=shard.off(name, bound(finding)),
+            judge=shard.off(name, finding),
             into=shard.into,
             other=WHOLE,
         )
@@ -230,7 +232,7 @@ class BufferParity(Parity):
             against="reference",
             seen=(held,),
             right=call(".to", held, dtype(cast)) if cast else None,
-            judge=judged("off", finding.name, SEEN, RIGHT, 0.0),
+            judge=off(finding.name, SEEN, RIGHT, finding),
         )
 
 
@@ -244,10 +246,10 @@ def _first_broken(comparisons: Iterable[Comparison], until: int | None) -> Compa
     return max(found, key=lambda c: (-c.op, c.error), default=None)
 
 
-def detail_of(comparison: Comparison, world_size: int) -> str:
-    """What sort of deviation it is."""
+def detail_of(comparison: Comparison, ranks: int) -> str:
+    """What sort of deviation it is, of gradients that are averaged over so many ``ranks``."""
     if comparison.missing == "shape":
-        return "shape"
+        return MISSHAPEN
     if comparison.missing:
         return f"{comparison.missing}-missing"
     if not comparison.finite:
@@ -258,7 +260,7 @@ def detail_of(comparison: Comparison, world_size: int) -> str:
     if expected != 0.0:
         # What a missing, or a second, division by the ranks looks like: as on gloo before torch
         # 2.9, where ReduceOp.AVG summed up (pytorch issue 162338).
-        for ratio, text in ((float(world_size), "times-ranks"), (1.0 / world_size, "over-ranks")):
+        for ratio, text in ((float(ranks), "times-ranks"), (1.0 / ranks, "over-ranks")):
             if abs(observed / expected / ratio - 1.0) < _RATIO_SLACK:
                 return text
     return "other"

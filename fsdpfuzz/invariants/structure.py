@@ -64,7 +64,7 @@ class FrozenUntouched(Invariant):
         return Evidence(
             built=(Do(call=before, into=(WHOLE,), who="fsdp"),),
             seen=shard.kept,
-            judge=shard.off(f"the frozen {name}", 0.0),
+            judge=shard.off(f"the frozen {name}", finding),
             into=shard.into,
             other=WHOLE,
         )

@@ -23,3 +23,15 @@ def replicated(device: torch.device, replicate: int, shard: int) -> DeviceMesh:
     """Replicas of a model that each lie on neighbouring ranks."""
     names = ("replicate", "shard")
     return dist.init_device_mesh(device.type, (replicate, shard), mesh_dim_names=names)  # type: ignore[attr-defined]
+
+
+def beside_tensors(device: torch.device, tensor: int) -> tuple[DeviceMesh, DeviceMesh]:
+    """The axis of the data, and that of the ``tensor`` neighbours that share a batch."""
+    names, shape = ("dp", "tp"), (dist.get_world_size() // tensor, tensor)
+    mesh = dist.init_device_mesh(device.type, shape, mesh_dim_names=names)  # type: ignore[attr-defined]
+    return mesh["dp"], mesh["tp"]
+
+
+def batch_of(rank: int, tensor: int) -> int:
+    """The number of the batch that a rank shares with its neighbours."""
+    return rank // tensor

@@ -19,7 +19,7 @@ _FORMS: tuple[Literal["weight_norm", "weight_norm_dim1", "orthogonal"], ...] = (
 class ParametrizedStrategy(ModuleStrategy):
     """In place of a linear layer."""
 
-    percent = 15
+    percent = 17
 
     def fits(self, growth: Growth, slot: Slot) -> bool:
         """Behind data that is wide enough for directions."""

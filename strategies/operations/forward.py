@@ -9,6 +9,8 @@ from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 
 MAX_MICRO_BATCHES = 3
+EVALUATION = Forward(grad=False)
+"""Without a backward: what it leaves whole stays so."""
 MICRO_BATCH: tuple[Op, ...] = (Forward(), Backward())
 """One more, synchronised."""
 
@@ -97,3 +99,8 @@ def _target(program: Program) -> str:
     fit = [p.path for p in places if p.width_in == a.width_in and p.callable_alone]
     fit = [path for path in fit if stands_alone(a, path)]
     return program.d.pick(fit or [""])
+
+
+def evaluates_before_steps(program: Program) -> bool:
+    """Whether a forward without backward comes in the midst of an iteration."""
+    return any(EVALUATION in ops for ops in program.iterations)

@@ -18,7 +18,7 @@ def draw(program: Program) -> None:
     whole = left_whole(program)
     lower = d.a.fsdp1 and bool(whole) and any(computed_in(unit) for unit in d.case.plan.units)
     often = d.chance(50) if lower else d.chance(9, state_dict=20)
-    if d.parting != "never" or not often:
+    if d.parting != "never" or not often or (d.a.split_ties and not d.a.fsdp1):
         return
     trained = [p.fqn for p in d.a.distinct if p.used and p.fqn not in d.a.frozen]
     for _ in range(d.between(1, 2)):

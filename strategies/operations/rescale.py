@@ -5,6 +5,7 @@ from __future__ import annotations
 from fsdpfuzz.case.operations import Rescale
 from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.strategies.drawing import LOTS
+from fsdpfuzz.strategies.operations.forward import evaluates_before_steps
 from fsdpfuzz.strategies.operations.program import Program
 
 
@@ -23,8 +24,8 @@ def draw(program: Program) -> None:
         return
     gap, new_data = d.pick(program.gaps[:-1]), d.chance(60)
     which, flags = d.between(0, 13), d.mask(14)
-    # The plan may change on the way.
-    if any(op.renews for each in program.gaps for op in each):
+    # The plan may change on the way, and an evaluation before a step leaves units whole.
+    if any(op.renews for each in program.gaps for op in each) or evaluates_before_steps(program):
         return
     frozen = set(d.case.frozen)
     kept = [o for o in d.a.units if d.a.fsdp1 and not is_flat(d.a, o)]

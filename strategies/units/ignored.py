@@ -8,10 +8,12 @@ from fsdpfuzz.case import Unit, within
 from fsdpfuzz.case.policies import LISTING
 from fsdpfuzz.case.units.ignored import shared_with_others
 from fsdpfuzz.strategies.drawing import Drawing, one_unit
-from fsdpfuzz.strategies.wrap import sound
+from fsdpfuzz.strategies.wrap import goes_by_size, sound
 
 IN_TRAINING = 12
 """Of 100 draws; each is one less of the plain wrappings that most people have."""
+IN_TRAINING_OF_FOUND = 30
+"""The same where a policy finds the units, and has to find none in what is ignored."""
 
 
 def draw(d: Drawing) -> None:
@@ -20,11 +22,12 @@ def draw(d: Drawing) -> None:
     A policy that finds the units by itself finds none in what is ignored. More often where nothing
     is trained. Shrinks towards none.
     """
-    if d.parting != "never" or not d.chance(50 if not d.trains else IN_TRAINING):
-        return
-    bare = d.chance(12)
     a = d.a
     finds = a.policy is not None and a.policy.wrap not in LISTING
+    often = 50 if not d.trains else IN_TRAINING_OF_FOUND if finds else IN_TRAINING
+    if d.parting != "never" or not d.chance(often):
+        return
+    bare = d.chance(12)
     held = dict.fromkeys(a.units, a.parameters) if finds else a.owned
     possible = {
         path: [
@@ -38,7 +41,12 @@ def draw(d: Drawing) -> None:
         ]
         for path in a.units
     }
+    before = d.case
     left_alone(d, "ignored", possible)
+    # By size hardly anything may be large enough without it.
+    by_size = a.policy is not None and a.policy.wrap == "size_policy"
+    if by_size and not goes_by_size(d):
+        d.case = before
 
 
 def left_alone(

@@ -27,7 +27,7 @@ SPREAD = {
     "zero_grad": (8, "what a rank may hold of gradients hangs on it"),
     "requires_grad": (8, "whether a unit has gradients can change in mid-program"),
     "linear": (14, "what everything else is reduced to, made of, and drawn around"),
-    "sequential": (11, "what chains are made of"),
+    "sequential": (12, "what chains are made of, in which pairs of linears are cut over ranks"),
     "embedding": (9, "the one kind that takes tokens; inputs depend on it"),
     "switch": (11, "ranks part in it; see flip"),
     "repeat": (11, "one module called several times: each room that counts calls"),

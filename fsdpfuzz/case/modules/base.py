@@ -199,6 +199,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     """Name of the list of modules in it of which a forward calls some, and leaves out others."""
     numbered: ClassVar[bool] = False
     """Whether that hangs on the number of the forward, which the random seed then is."""
+    cut_by_rows: ClassVar[int | None] = None
+    """The dimension of its weight that ``RowwiseParallel`` cuts; None where it cannot cut it."""
+    changes_outputs: ClassVar[bool] = False
+    """Whether it changes in place what a module in it puts out."""
     encodes: ClassVar[bool] = False
     """Whether it has a method ``encode``, which does what its forward does."""
     scratch: ClassVar[int] = 0

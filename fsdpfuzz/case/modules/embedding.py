@@ -16,6 +16,7 @@ class Embedding(Leaf, tag="embedding", frozen=True, kw_only=True):
 
     classes: ClassVar[tuple[str, ...]] = ("torch.nn.Embedding",)
     shows_width: ClassVar[bool] = True
+    cut_by_rows: ClassVar[int | None] = 0
     rows: Width
     out: Width
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.modules.base import (
@@ -20,6 +21,7 @@ from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.modules import Node
 
 VIEWED = "viewed"
@@ -33,6 +35,7 @@ class InPlace(Around, tag="in_place", frozen=True, kw_only=True):
     """
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.in_place.InPlace",)
+    changes_outputs: ClassVar[bool] = True
     body: Node
     view: bool = False
 
@@ -93,3 +96,15 @@ def _putting_out(node: Node, path: str) -> Iterator[tuple[str, Node]]:
     if found := node.last():
         name, inner = found
         yield from _putting_out(inner, join(path, name))
+
+
+@lru_cache(maxsize=64)
+def changed_views(a: Anatomy) -> frozenset[str]:
+    """Modules that put out a view which another one changes in place, by path."""
+    deep = a.case.inputs.length is not None
+    return frozenset(
+        join(place.path, inner)
+        for place in a.places
+        if isinstance(place.node, InPlace)
+        for inner in place.node.views(deep)
+    )

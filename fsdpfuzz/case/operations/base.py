@@ -101,6 +101,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether it takes the optimizer's state by the model's parameters."""
     stores: ClassVar[bool] = False
     """Whether it saves a checkpoint of the training on disk."""
+    takes_tensor_parallel: ClassVar[bool] = True
+    """Whether it runs on parameters that are cut over two axes of ranks."""
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ()
     """What of the parameters is compared with the reference's afterwards."""
     results: ClassVar[tuple[str, ...]] = ()

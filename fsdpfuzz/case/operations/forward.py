@@ -164,7 +164,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         ]
         if self.masked is not None:
             zero = call("steps.masked.nothing_of", loss)
-            run.append(Do(call=zero, into=(loss,), ranks=(self.masked,)))
+            run.append(Do(call=zero, into=(loss,), ranks=lowering.sharing(self.masked)))
         if self.grad:
             yield from run
         else:

@@ -14,6 +14,7 @@ from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.rescale import check_trained
 from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.tensor_parallel import ANY_CUT
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.errors import CaseError
 
@@ -39,7 +40,8 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
             values=("no", "read", "written"),
             excludes={
                 "no": {"full_params_offload": ("on",), "unshard_async": ("on",)},
-                "written": {"api": ("fsdp2",)},
+                "read": ANY_CUT,
+                "written": {"api": ("fsdp2",), **ANY_CUT},
             },
         ),
         "full_params_offload": Feature(
@@ -67,6 +69,7 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         ),
     )
     needs_reduced: ClassVar[bool] = True
+    takes_tensor_parallel: ClassVar[bool] = False
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("param",)
     results: ClassVar[tuple[str, ...]] = (WHOLE,)
 
@@ -88,6 +91,9 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
             raise CaseError("whole parameters in the middle of an iteration", path=at)
         if a.fsdp1 and self.async_op:
             raise CaseError("an option of fsdp2 alone", path=f"{at}.async_op")
+        if not a.fsdp1 and a.split_ties:
+            # Refused by a forward alone (``_validate_no_duplicate_params`` in _fsdp_state.py).
+            raise CaseError("a parameter tied across units, of which fsdp2 makes two", path=at)
         for name in ("written", "offload_to_cpu"):
             if not a.fsdp1 and getattr(self, name):
                 raise CaseError("an option of fsdp1 alone", path=f"{at}.{name}")

@@ -16,6 +16,7 @@ from fsdpfuzz.case.operations.rebuild import check_stored
 from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.optimizer import makes_steps
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.tensor_parallel import ANY_CUT
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
             values=("no", "plain", "fsdp1", "fsdp2", "several"),
             excludes={
                 "no": {"transferred_ranks": ("fewer",), "transferred_state": ("on",)},
-                **{into: {"stored": ("off",)} for into in ("plain", "fsdp1", "fsdp2", "several")},
+                **{
+                    into: {"stored": ("off",), **ANY_CUT}
+                    for into in ("plain", "fsdp1", "fsdp2", "several")
+                },
             },
         ),
         "transferred_ranks": Feature(
@@ -60,6 +64,7 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
         ),
     }
     needs_reduced: ClassVar[bool] = True
+    takes_tensor_parallel: ClassVar[bool] = False
     stores: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = (PARAMETERS, STATE)
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 from fsdpfuzz.case.base import ParameterName, Part
 from fsdpfuzz.case.dimension import Feature, Rejection, one
 from fsdpfuzz.case.recipe import Inside, Items, Value, call
+from fsdpfuzz.case.tensor_parallel import local
 from fsdpfuzz.case.units.listing import Listing, shown
 from fsdpfuzz.errors import CaseError
 
@@ -42,7 +43,7 @@ def sharded_dims(a: Anatomy) -> Mapping[str, int]:
 
 def uneven(a: Anatomy) -> bool:
     """Whether shards along another dimension than the first would not be equally large."""
-    shapes = ((a.by_fqn[name].shape, dim, name) for name, dim in sharded_dims(a).items())
+    shapes = ((local(a, a.by_fqn[name]).shape, dim, name) for name, dim in sharded_dims(a).items())
     # Along dimension 0 FSDP2 pads (``FSDPParam._init_sharded_param``).
     return any(dim and shape[dim] % a.shards(a.owners[name]) for shape, dim, name in shapes)
 

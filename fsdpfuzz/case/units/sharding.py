@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.recipe import Global, Value, Variable, call
+from fsdpfuzz.case.tensor_parallel import data_ranks
 from fsdpfuzz.case.units.base import Option
 from fsdpfuzz.errors import CaseError
 
@@ -34,7 +35,7 @@ _BY_NUMBER = {
 def shards(case: CaseSpec, unit: Unit | None) -> int:
     """The number of ranks in the process group of a unit; all of them for None."""
     over_mesh = case.mesh is not None and unit is not None and unit.takes_mesh
-    return case.mesh.shard if case.mesh is not None and over_mesh else case.world_size
+    return case.mesh.shard if case.mesh is not None and over_mesh else data_ranks(case)
 
 
 def is_whole(a: Anatomy, path: str) -> bool:
@@ -46,8 +47,13 @@ def is_whole(a: Anatomy, path: str) -> bool:
 
 
 def mesh_of(a: Anatomy) -> Value:
-    """The mesh that units are handed; None for a case in which none is."""
+    """The mesh that units are handed; None for a case in which none is.
+
+    Beside it, with tensor parallelism, the one that modules are cut over.
+    """
     device, mesh = Variable("device"), a.case.mesh
+    if a.case.tensor_parallel is not None:
+        return call("steps.mesh.beside_tensors", device, a.case.tensor_parallel.size)
     if mesh is not None:
         return call("steps.mesh.replicated", device, mesh.replicate, mesh.shard)
     return None if a.fsdp1 else call("steps.mesh.over_all", device)

@@ -46,7 +46,8 @@ def unfreed(model: nn.Module) -> list[str]:
 
 
 # Under mixed precision a gradient moves from the parameter to ``unsharded_accumulated_grad``, in
-# reduce_dtype (``FSDPParam.to_accumulated_grad_if_needed``).
+# reduce_dtype (``FSDPParam.to_accumulated_grad_if_needed``). One that is cut over a tensor-parallel
+# group can be held as two DTensors of one local tensor.
 def gradient_bytes(model: nn.Module) -> int:
     """Bytes of gradients on this rank: reduced ones, and those that wait for it.
 
@@ -58,5 +59,5 @@ def gradient_bytes(model: nn.Module) -> int:
         holders |= {held.sharded_param, getattr(held, "_unsharded_param", held.sharded_param)}
     grads = {held.unsharded_accumulated_grad for held in fsdp_params(model)}
     grads |= {p.grad for p in holders}
-    local = [getattr(grad, "_local_tensor", grad) for grad in grads if grad is not None]
+    local = {getattr(grad, "_local_tensor", grad) for grad in grads if grad is not None}
     return sum(grad.numel() * grad.element_size() for grad in local)

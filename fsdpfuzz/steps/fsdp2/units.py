@@ -21,15 +21,20 @@ def units(model: nn.Module) -> Iterator[tuple[str, FSDPModule]]:
 
 
 # A unit that is whole registers plain parameters in place
-# of its DTensors (``FSDPParam.to_unsharded``).
+# of its DTensors (``FSDPParam.to_unsharded``), or those of one axis in place of those of two.
 def unsharded(model: nn.Module, unmanaged: Collection[str] = ()) -> list[str]:
     """Parameters of units that are not registered as DTensors."""
     found = []
     for name, p in model.named_parameters():
         plain = clean_tensor_name(name)
-        if not isinstance(p, DTensor) and plain not in unmanaged:
+        if not is_sharded(p) and plain not in unmanaged:
             found.append(plain)
     return found
+
+
+def is_sharded(p: nn.Parameter) -> bool:
+    """Whether FSDP's axis is one of those that a parameter lies on."""
+    return isinstance(p, DTensor) and p.device_mesh.mesh_dim_names != ("tp",)
 
 
 def names(model: nn.Module) -> list[str]:

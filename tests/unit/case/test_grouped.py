@@ -225,6 +225,9 @@ def test_the_last_module_may_return_what_others_were_given(given: CaseSpec, shar
         (False, (Forward(), Reshard(unit=""), Backward()), "off"),
         # Nothing is gathered again before a forward comes to the unit.
         (False, (Forward(), Backward(), Reshard(unit="branches.0")), "off"),
+        # The backward of the second call shards it before that of the first.
+        (False, (Forward(), Forward(), Backward()), "on"),
+        (False, (Forward(), Backward(), Forward(), Backward()), "off"),
     ],
 )
 def test_backward_has_to_gather_what_was_freed(

@@ -37,7 +37,7 @@ from fsdpfuzz.case.lacking import graded_together, may_lack_backward
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.modules import LayerDrop
-from fsdpfuzz.case.operations import OptimState, ZeroGrad
+from fsdpfuzz.case.operations import OptimState, Rebuild, ZeroGrad
 from fsdpfuzz.case.optimizer import stateless
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect.bytes import settled
@@ -253,6 +253,31 @@ def test_a_unit_is_left_out_by_all_forwards_before_a_backward(
     program: tuple[Op, ...], expected: list[str]
 ) -> None:
     assert having(case(fsdp2("", "layers.0", "layers.1"), program), "left_out") == expected
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (ONCE * 3, []),
+        # The first forward leaves out none, the second one the first layer, the third the other.
+        ((Forward(grad=False), *ONCE), ["layers.0"]),
+        ((Forward(drop=True), *ONCE), []),
+        ((Forward(grad=False), Forward(grad=False), *ONCE), ["layers.1"]),
+        # One of both before the backward calls it.
+        ((Forward(grad=False), Forward(), *ONCE), []),
+        # The backward that it takes part in frees it.
+        ((*ONCE, *ONCE, Forward(grad=False), *ONCE, *ONCE), []),
+        # It waits for that one, however many come between.
+        ((Forward(grad=False), *ONCE, *ONCE), ["layers.0"]),
+        # No backward comes, or none but of what was wrapped anew.
+        ((*ONCE, Forward(grad=False)), []),
+        ((Forward(grad=False), Rebuild(plan=fsdp1("", "layers.0", "layers.1")), *ONCE), []),
+    ],
+)
+def test_a_unit_is_left_behind_by_a_forward_without_grad(
+    program: tuple[Op, ...], expected: list[str]
+) -> None:
+    assert having(case(fsdp1("", "layers.0", "layers.1"), program), "left_behind") == expected
 
 
 def test_a_flip_leaves_out_a_unit_as_well() -> None:

@@ -109,7 +109,7 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
     (
         {"when": when(parameter={"api": ["x"]})},
         "$.when.parameter",
-        "it has frozen, frozen_with_gradient, lacking, loaded_frozen, made_state, rows, "
+        "it has cut_along, frozen, frozen_with_gradient, lacking, loaded_frozen, made_state, rows, "
         "sharded_along, stateless, tied, unstepped, used",
     ),
     (

@@ -28,7 +28,8 @@ OTHER_UNITS = ("fsdp1-low-precision-leaves",)
 def small(name: str) -> bool:
     a = anatomy(saved(name))
     # One process stands for a rank of all; it makes no mesh of more than one dimension.
-    plain = a.case.mesh is None and not foreseen_rejections(a) and name not in OTHER_UNITS
+    flat = a.case.mesh is None and a.case.tensor_parallel is None
+    plain = flat and not foreseen_rejections(a) and name not in OTHER_UNITS
     return plain and sum(p.numel for p in a.distinct) <= SMALL
 
 

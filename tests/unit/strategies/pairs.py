@@ -180,6 +180,11 @@ MEANING: tuple[Together, ...] = (
 
 NOT_DRAWN: tuple[Together, ...] = (
     (
+        "tensor parallelism goes with no mesh of replicas, and nothing on the meta device",
+        {"tensor_parallel": ON},
+        {"deferred": ("all_reduce",), "meta_part": ON},
+    ),
+    (
         "models that switch paths are drawn apart: a unit for each path, by hand, nothing else "
         "frozen, no state saved, gradients cleared",
         {"flips": ("some", "all")},
@@ -302,11 +307,6 @@ NOT_DRAWN: tuple[Together, ...] = (
         {"clip_error": ON},
     ),
     (
-        "a module that FSDP ignores is rebuilt as it was",
-        {"ignored": ON},
-        {"rebuilt": ("other",)},
-    ),
-    (
         "what no unit manages is not taken up from disk, but for modules without parameters",
         {"ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
         {"rebuilt": ("same", "other"), "async_save": ON},
@@ -368,18 +368,18 @@ NOT_DRAWN: tuple[Together, ...] = (
     ),
     (
         "no policy is drawn that names none but the root",
-        {"wrap": ("custom_policy", "enable_wrap")},
+        {"wrap": ("custom_policy", "enable_wrap", "lambda_policy")},
         {"units": ("1",)},
     ),
     (
         "a policy that finds no unit is not drawn",
-        {"wrap": ("custom_policy",), "size_leaves": ON},
+        {"wrap": ("custom_policy", "lambda_policy"), "size_leaves": ON},
         {"nesting": ("flat",)},
     ),
     (
         "a policy that finds no unit is not drawn",
-        {"size_leaves": ON},
-        {"units": ("1",)},
+        {"size_leaves": ON, "size_excluded": ON, "wrap": ("size_policy",)},
+        {"units": ("1",), "nesting": ("flat",)},
     ),
     (
         "forwards before one backward are drawn synchronised",

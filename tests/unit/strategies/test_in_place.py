@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from fsdpfuzz.case import CaseSpec, Linear, anatomy, is_sound
-from fsdpfuzz.case.hazards.changed_views import changed_views
 from fsdpfuzz.case.modules import InPlace
+from fsdpfuzz.case.modules.in_place import changed_views
 from fsdpfuzz.strategies import FOCUSES, cases
 from tests.unit.strategies.minimal import minimal, shrinks_to
 from tests.unit.strategies.sample import features_of, sample

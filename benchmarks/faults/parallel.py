@@ -1,0 +1,42 @@
+"""Faults that show only where fully_shard is given parameters that are cut over ranks already."""
+
+from __future__ import annotations
+
+from benchmarks.faults._edit import Edit, fault
+from benchmarks.faults.models import PARAM
+
+_SPEC = PARAM + "_init_sharding_spec_tp"
+_SPLIT = "split_factor = self._unsharded_dtensor_spec.num_shards_map[shard_dim]"
+
+FAULTS = (
+    fault(
+        "fsdp2_tensor_parallel_rows_in_other_order",
+        "with tensor parallelism the parts of a parameter are put together in another order: what "
+        "is saved is another model",
+        "tensor parallelism",
+        "fsdp2",
+        Edit(_SPEC, _SPLIT, "split_factor = 1"),
+        needs="world size 4",
+    ),
+    fault(
+        "fsdp2_tensor_parallel_strided_without_need",
+        "a parameter of which tensor parallelism cuts the columns is put together as if it cut the "
+        "rows",
+        "tensor parallelism",
+        "fsdp2",
+        Edit(_SPEC, _SPLIT, "split_factor = max(self._unsharded_dtensor_spec.num_shards_map)"),
+        needs="world size 4",
+    ),
+    fault(
+        "fsdp2_tensor_parallel_axes_swapped",
+        "with tensor parallelism the parameters' mesh has its axes in the other order",
+        "tensor parallelism",
+        "fsdp2",
+        Edit(
+            _SPEC,
+            "DeviceMesh._concatenate([dp_mesh, tp_mesh])",
+            "DeviceMesh._concatenate([tp_mesh, dp_mesh])",
+        ),
+        silent=False,
+    ),
+)

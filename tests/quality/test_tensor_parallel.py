@@ -1,0 +1,116 @@
+"""Models that are cut over ranks and then sharded, and what goes wrong with them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pytest
+
+from fsdpfuzz.case import (
+    Activation,
+    Backward,
+    CaseSpec,
+    Checkpoint,
+    Dense,
+    Forward,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Precision,
+    Sequential,
+    StateDict,
+    Step,
+    features,
+)
+from fsdpfuzz.case.operations import ZeroGrad
+from fsdpfuzz.case.tensor_parallel import Parallel, TensorParallel
+from fsdpfuzz.invariants import judge
+from fsdpfuzz.pool import Pool
+from tests.fitting import skip_unless_it_fits
+from tests.injected.hunting import (
+    LONGER,
+    assert_shown_by_its_script,
+    case_of,
+    found_by,
+    hunt,
+    linears,
+)
+
+TRAIN = (Forward(), Backward(), Step(), ZeroGrad())
+INJECTIONS = "benchmarks.faults.injections"
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[dict[int, Pool]]:
+    """On gloo, with one tensor-parallel group of two ranks, and with two."""
+    with Pool(2, "gloo") as two, Pool(4, "gloo") as four:
+        yield {2: two, 4: four}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (Parallel(module="0", into="2"), Parallel(module="3")),
+        (Parallel(module="0"), Parallel(module="2", style="rowwise")),
+    ],
+    ids=["pair and single", "both styles"],
+)
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("low", [False, True])
+def test_they_train_are_saved_and_recomputed(
+    pools: dict[int, Pool], parts: tuple[Parallel, ...], ranks: int, low: bool
+) -> None:
+    precision = Precision(param="bfloat16", reduce="float32") if low else None
+    given = CaseSpec(
+        world_size=ranks,
+        model=Sequential(
+            children=(Linear(out=8), Activation(fn="gelu"), Linear(out=4), Linear(out=4))
+        ),
+        inputs=Dense(width=4, batch=3),
+        plan=Fsdp2Plan(
+            units=tuple(Fsdp2Unit(path=path, precision=precision) for path in ("0", "2", ""))
+        ),
+        checkpoints=(Checkpoint(path="0"),),
+        program=(*TRAIN * 2, Forward(sync=False), Backward(), *TRAIN, StateDict(form="full")),
+        tensor_parallel=TensorParallel(modules=parts),
+    )
+    verdict = judge(given, pools[ranks].run(given))
+    assert (verdict.status, [finding.key for finding in verdict.findings]) == ("passed", [])
+
+
+@pytest.mark.parametrize(
+    ("fault", "style"), [("rows_in_other_order", "colwise"), ("strided_without_need", "rowwise")]
+)
+def test_parts_that_are_put_together_wrongly(
+    fault: str, style: Literal["colwise", "rowwise"]
+) -> None:
+    """The state dict has another model, of which the plain one's neighbours show nothing."""
+    skip_unless_it_fits(f"fsdp2_tensor_parallel_{fault}")
+    given = CaseSpec(
+        world_size=4,
+        model=Linear(out=4, bias=False),
+        inputs=Dense(width=4, batch=2),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        program=(StateDict(form="full"),),
+        tensor_parallel=TensorParallel(modules=(Parallel(module="", style=style),)),
+    )
+    with Pool(4, "gloo", injection=f"{INJECTIONS}:fsdp2_tensor_parallel_{fault}") as pool:
+        found = judge(given, pool.run(given)).findings
+        plain = msgspec.structs.replace(given, tensor_parallel=None)
+        assert judge(plain, pool.run(plain)).status == "passed"
+        other = Parallel(module="", style="rowwise" if style == "colwise" else "colwise")
+        sound = msgspec.structs.replace(given, tensor_parallel=TensorParallel(modules=(other,)))
+        assert judge(sound, pool.run(sound)).status == "passed"
+    assert "state_dict_values" in {finding.invariant for finding in found}
+
+
+def test_swapped_axes(tmp_path: Path) -> None:
+    skip_unless_it_fits("fsdp2_tensor_parallel_axes_swapped")
+    injection = f"{INJECTIONS}:fsdp2_tensor_parallel_axes_swapped"
+    found = found_by(hunt(injection, tmp_path, number=200, until=("",)), "")
+    assert features(case_of(found))["tensor_parallel"] == "on"
+    assert linears(case_of(found)) <= 1
+    assert_shown_by_its_script(found, lines=LONGER)
