@@ -51,7 +51,7 @@ REASONS = {
     r"_init_device_handle|_ensure_valid|hpu|xpu|mtia": "another kind of device",
     r"ShardedGradScaler|sharded_grad_scaler": "no gradient scaler is drawn",
     r"_composable/(replicate|contract)": "replicate is no dimension",
-    r"_tp$|spmd|_unsharded_dtensor_spec|DataParallelMeshDims|_named_dims": "no tensor parallelism",
+    r"spmd|DataParallelMeshDims|_named_dims": "no mesh is drawn that names its axes to FSDP",
     r"_debug_utils": "only says something",
     r"_patch_(model|optimizer)_state_dict": "no function of the public API",
     r"state_dict\.py:(get|set)_state_dict$": "model and optimizer are saved one by one",
