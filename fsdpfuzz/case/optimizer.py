@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from fsdpfuzz.case.base import Part
-from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
+from fsdpfuzz.case.base import Part, on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Call, Value, call
 from fsdpfuzz.case.units.use_orig_params import held_on, is_flat
@@ -121,6 +121,22 @@ class OptimizerDimension(Dimension):
         ),
     }
 
+    parameter_features: ClassVar[Mapping[str, Feature]] = {
+        "state_tensors": Feature(
+            about="none, one, several: tensors of its shape that the optimizer keeps",
+            group="Training",
+            values=("none", "one", "several"),
+        ),
+        "counted_steps": Feature(
+            about="on when the optimizer counts its steps", group="Training", values=ON
+        ),
+        "decaying_state": Feature(
+            about="on when decaying weights go into what the optimizer keeps, and not past it",
+            group="Training",
+            values=ON,
+        ),
+    }
+
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Its name, which implementation, and whether weights decay."""
         optimizer = a.case.optimizer
@@ -129,6 +145,22 @@ class OptimizerDimension(Dimension):
             yield "weight_decay", "on" if optimizer.weight_decay else "off"
             names = {None: "default", True: "on", False: "off"}
             yield "foreach", names[optimizer.foreach]
+
+    def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
+        """What is kept of it, by an optimizer of torch's or of the target of an imported model."""
+        told, own = a.case.optimizer, a.imported
+        kept = told is not None and told.keeps_state and a.canonical(fqn) not in a.case.held_out
+        if told is None or not kept:
+            several = counts = decays = False
+        elif told.name == "own" and own is not None:
+            several, counts, decays = own.several_states, own.counts_steps, own.decays_state
+        else:
+            several = counts = told.adapts
+            # AdamW moves the parameters themselves.
+            decays = told.weight_decay > 0 and told.name != "adamw"
+        yield "state_tensors", "several" if several else "one" if kept else "none"
+        yield "counted_steps", on(counts)
+        yield "decaying_state", on(decays)
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
         """Its name and settings."""

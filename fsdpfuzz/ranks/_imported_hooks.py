@@ -49,10 +49,20 @@ def optimized(target: Plain, structure: Imported) -> Imported:
             "optimizer(parameters) makes one that looks at parameters as a whole: with FSDP it "
             "sees this rank's part of each, and trains otherwise than without"
         )
-    state = optimizer.state.values()
     # A number of steps, of no dimension, is not sharded with its parameter.
-    kept = any(isinstance(t, Tensor) and t.dim() for held in state for t in held.values())
-    return replace(structure, stateful=kept)
+    states = [
+        [t for t in held.values() if isinstance(t, Tensor) and t.dim()]
+        for held in optimizer.state.values()
+    ]
+    # No gradient has gone into it yet.
+    moved = any(bool(t.any()) for held in states for t in held)
+    return replace(
+        structure,
+        stateful=any(states),
+        several_states=any(len(held) > 1 for held in states),
+        counts_steps=any("step" in held for held in optimizer.state.values()),
+        decays_state=moved and any(g.get("weight_decay") for g in optimizer.param_groups),
+    )
 
 
 def program_of(target: Plain, structure: Imported, plan: Plan | None) -> tuple[str, ...]:

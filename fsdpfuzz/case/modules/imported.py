@@ -140,6 +140,12 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     """Whether that gives an optimizer, too, beside the model."""
     stateful: bool = False
     """Whether ``optimizer(parameters)`` of the target keeps state."""
+    several_states: bool = False
+    """Whether that is several tensors for each parameter, as Adam keeps them."""
+    counts_steps: bool = False
+    """Whether it counts the steps of each parameter."""
+    decays_state: bool = False
+    """Whether decaying weights go into its state, as into the momentum of SGD."""
     loads: bool = False
     """Whether ``load(model, state)`` of the target is called once the model is wrapped."""
     loses: bool = False

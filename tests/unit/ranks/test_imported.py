@@ -260,13 +260,23 @@ def test_what_is_no_class_of_it(part: str, said: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "stateful"),
-    [("SGD(p, lr=0.1)", False), ("SGD(p, lr=0.1, momentum=0.9)", True), ("Adam(p)", True)],
+    ("optimizer", "kept"),
+    [
+        ("SGD(p, lr=0.1)", ""),
+        ("SGD(p, lr=0.1, momentum=0.9)", "stateful"),
+        ("SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1)", "stateful decays_state"),
+        ("Adam(p)", "stateful several_states counts_steps"),
+        ("Adam(p, weight_decay=0.1)", "stateful several_states counts_steps decays_state"),
+        # The decay does not go through the state.
+        ("AdamW(p, weight_decay=0.1)", "stateful several_states counts_steps"),
+        ("Adagrad(p)", "stateful counts_steps"),
+    ],
 )
-def test_whether_an_optimizer_keeps_state(optimizer: str, stateful: bool, tmp_path: Path) -> None:
+def test_what_an_optimizer_keeps(optimizer: str, kept: str, tmp_path: Path) -> None:
     made = structure(tmp_path, HEAD + f"def optimizer(p): return torch.optim.{optimizer}")
     assert made.has("optimizer")
-    assert made.stateful == stateful
+    facts = ("stateful", "several_states", "counts_steps", "decays_state")
+    assert [name for name in facts if getattr(made, name)] == kept.split()
 
 
 def test_what_an_optimizer_does_that_shards_change(tmp_path: Path) -> None:
