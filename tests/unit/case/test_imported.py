@@ -22,6 +22,7 @@ from fsdpfuzz.case import (
     Imported,
     ImportedModule,
     ImportedParameter,
+    Optimizer,
     Step,
     Tie,
     anatomy,
@@ -29,6 +30,7 @@ from fsdpfuzz.case import (
     decode,
     encode,
     lower,
+    parameter_features,
     within,
 )
 from fsdpfuzz.case.modules.imported import called_alike
@@ -145,6 +147,40 @@ def test_its_functions_are_called_by_name() -> None:
     found = set(functions(own))
     assert {"imported.mymodel.loss", "imported.mymodel.shard"} <= found
     assert "torch.distributed.fsdp.fully_shard" not in found
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "own", "expected"),
+    [
+        (None, {}, ("none", "off", "off")),
+        (Optimizer(), {}, ("one", "off", "off")),
+        (Optimizer(momentum=0.0), {}, ("none", "off", "off")),
+        (Optimizer(weight_decay=0.1), {}, ("one", "off", "on")),
+        (Optimizer(name="adam"), {}, ("several", "on", "off")),
+        (Optimizer(name="adam", weight_decay=0.1), {}, ("several", "on", "on")),
+        (Optimizer(name="adamw", weight_decay=0.1), {}, ("several", "on", "off")),
+        (Optimizer(name="own", momentum=0.0), {}, ("none", "off", "off")),
+        (Optimizer(name="own"), {}, ("one", "off", "off")),
+        (
+            Optimizer(name="own"),
+            {"several_states": True, "counts_steps": True},
+            ("several", "on", "off"),
+        ),
+        (Optimizer(name="own"), {"decays_state": True}, ("one", "off", "on")),
+    ],
+)
+def test_what_the_optimizer_keeps_of_a_parameter(
+    optimizer: Optimizer | None, own: dict[str, bool], expected: tuple[str, ...]
+) -> None:
+    model = replace(MODEL, **own)
+    case = replace(CASE, model=model, optimizer=optimizer, held_out=("blocks.0.spare",))
+    names = ("state_tensors", "counted_steps", "decaying_state")
+    # By each of its names.
+    for fqn in ("embed.weight", "head.weight"):
+        found = parameter_features(anatomy(case), fqn)
+        assert tuple(found[name] for name in names) == expected
+    left = parameter_features(anatomy(case), "blocks.0.spare")
+    assert tuple(left[name] for name in names) == ("none", "off", "off")
 
 
 def test_it_stays_as_it_is_when_a_case_is_reduced() -> None:
