@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fsdpfuzz.case import Optimizer, anatomy, variants
-from fsdpfuzz.case.optimizer import lacks_gradients, mixes_tensors
+from fsdpfuzz.case.optimizer import lacks_gradients, mixes_tensors, skips_the_same
 from fsdpfuzz.case.units.precision import keeps_low_grads
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -37,7 +37,8 @@ def draw(d: Drawing) -> None:
     momentum, weight_decay = d.pick(_SAVED if saved else _MOMENTA_AND_DECAYS)
     own = d.a.imported
     if own is not None and own.has("optimizer") and (own.wrapped or d.chance(50)):
-        name = "own"
+        runs = map(anatomy, variants(d.case).values())
+        name = "own" if not own.skips_frozen or all(map(skips_the_same, runs)) else name
     if keeps_low_grads(d.a.options.values()):
         name, foreach = "sgd", False
     if mixes_tensors(d.a):

@@ -36,6 +36,8 @@ class Situation:
     """Those that the forwards read which wait for a backward, where they may leave some out."""
     given: frozenset[str] = frozenset()
     """Those that the latest backward may have given a gradient."""
+    zeros: frozenset[str] = frozenset()
+    """Beside them those to which it gave zeros, because a frozen part of their unit was read."""
 
     def wrapped(self, a: Anatomy) -> None:
         """Who manages what, now that the model is wrapped as the case says."""

@@ -111,9 +111,13 @@ def may_lack_grads(a: Anatomy) -> bool:
 def graded_together(a: Anatomy) -> tuple[tuple[str, ...], ...]:
     """Parameters of each unit of fsdp1 of which a forward may call some, and leave out others."""
     found = []
+    # What is tied is called where any of its names is.
+    chosen: dict[str, set[tuple[str, ...]]] = {}
+    for p in a.parameters:
+        chosen.setdefault(a.canonical(p.fqn), set()).add(_chosen_for(a, p.fqn))
     for path in a.units if a.fsdp1 else ():
         names = tuple(p.fqn for p in a.managed.get(path, ()))
-        if len({_chosen_for(a, name) for name in names}) > 1:
+        if len({frozenset(chosen[name]) for name in names}) > 1:
             found.append(names)
     return tuple(found)
 

@@ -12,6 +12,7 @@ from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.case.communication import hooked
 from fsdpfuzz.case.divide_factor import followed
 from fsdpfuzz.case.finalization import finished
+from fsdpfuzz.case.flow import Situation
 from fsdpfuzz.case.keyword_input import named
 from fsdpfuzz.case.lacking import graded_together, may_lack_grads
 from fsdpfuzz.case.loss import output_of
@@ -116,12 +117,16 @@ class Lowering:
         for statement in self._wrapped(self.shard):
             if statement.who != "reference":
                 yield replace(statement, who="fsdp")
-        now = next(now for i, _, now in self._first.situations(0) if i == self._op)
+        now = self._now()
         for value, names in now.changed(self.a.frozen):
             if names:
                 yield from self.require_grad(names, value)
         if not now.training:
             yield Do(call=call(".eval", MODEL), who="fsdp")
+
+    def _now(self) -> Situation:
+        """The situation in which rank 0 runs this operation."""
+        return next(now for i, _, now in self._first.situations(0) if i == self._op)
 
     def _wrapped(self, shard: str) -> Iterator[Do]:
         """Puts FSDP around the model, and an optimizer beside it.
@@ -233,6 +238,9 @@ class Lowering:
             units = literal(together)
             zeros = call("steps.averaging.fill_together", _NAMED, units)
             yield Do(call=zeros, who="averaging")
+        if self.a.fsdp1 and self.a.numbered and (lacking := self._now().zeros):
+            listed = literal(self.a.canonical_names(sorted(lacking)))
+            yield Do(call=call("steps.averaging.zeros", _NAMED, listed), who="averaging")
         averaged = call("steps.averaging.average", parameters, **options)
         yield Do(call=averaged, who="averaging")
 

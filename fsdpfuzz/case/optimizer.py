@@ -193,6 +193,11 @@ class OptimizerDimension(Dimension):
         if own is None or not own.has("optimizer"):
             words = "'own' goes with an imported model whose target has optimizer(parameters)"
             raise CaseError(words, path="$.optimizer.name")
+        if own.skips_frozen and not skips_the_same(a):
+            words = (
+                "'own' is given what is trained when it is made: nothing, or not always the same"
+            )
+            raise CaseError(words, path="$.optimizer.name")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """SGD; PyTorch's choice of implementation; momentum; no weight decay."""
@@ -215,6 +220,15 @@ class OptimizerDimension(Dimension):
         if optimizer.weight_decay:
             plain = replace(optimizer, weight_decay=0.0)
             yield Simpler(replace(case, optimizer=plain), "weight_decay")
+
+
+# What is saved of one optimizer another one takes that has the same parameters.
+def skips_the_same(a: Anatomy) -> bool:
+    """Whether an optimizer of what is trained as it is made has parameters, and always the same."""
+    program = a.case.program
+    saves = any(op.saves_optimizer or op.names_state() for op in program)
+    trains = any(p.fqn not in a.frozen for p in a.distinct)
+    return trains and not (saves and any(op.changes_trained for op in program))
 
 
 # torch.optim.Optimizer raises "optimizer got an empty parameter list".

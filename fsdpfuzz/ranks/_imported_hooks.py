@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from msgspec.structs import replace
 from torch import Tensor
@@ -62,7 +65,22 @@ def optimized(target: Plain, structure: Imported) -> Imported:
         several_states=any(len(held) > 1 for held in states),
         counts_steps=any("step" in held for held in optimizer.state.values()),
         decays_state=moved and any(g.get("weight_decay") for g in optimizer.param_groups),
+        skips_frozen=_skips_frozen(target, make),
     )
+
+
+def _skips_frozen(target: Plain, make: Callable[[Any], Any]) -> bool:
+    """Whether ``[p for p in parameters if p.requires_grad]`` or the like is what it optimizes."""
+    model = target.froze()
+    frozen = next((p for p in model.parameters() if p.requires_grad), None)
+    if frozen is None:
+        return False
+    frozen.requires_grad_(False)
+    try:
+        groups = make(model.parameters()).param_groups
+    except ValueError:
+        return True  # torch's own have at least one parameter
+    return all(p is not frozen for group in groups for p in group["params"])
 
 
 def program_of(target: Plain, structure: Imported, plan: Plan | None) -> tuple[str, ...]:

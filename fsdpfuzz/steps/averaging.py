@@ -43,6 +43,14 @@ def fill_together(named: Mapping[str, nn.Parameter], units: Sequence[Sequence[st
                     p.grad = torch.zeros_like(p)
 
 
+def zeros(named: Mapping[str, nn.Parameter], names: Sequence[str]) -> None:
+    """Gives zeros to those of the named parameters that have no gradient."""
+    for name in names:
+        p = named[name]
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+
+
 # ``Tensor.register_hook`` takes only a tensor that requires grad,
 # but the hook stays when that is frozen again.
 def scaled(parameters: Iterable[nn.Parameter], factor: float, freezes: bool = False) -> None:

@@ -146,6 +146,8 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     """Whether it counts the steps of each parameter."""
     decays_state: bool = False
     """Whether decaying weights go into its state, as into the momentum of SGD."""
+    skips_frozen: bool = False
+    """Whether that optimizer is given no parameter that is frozen when it is made."""
     loads: bool = False
     """Whether ``load(model, state)`` of the target is called once the model is wrapped."""
     loses: bool = False

@@ -12,6 +12,7 @@ from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.forward import Forward, most_pending
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Do, Statement, Variable, call
 from fsdpfuzz.errors import CaseError
 
@@ -95,8 +96,9 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
             # One flat parameter has the gradients of all that lies in it.
             units = {now.owners[name] for name in read} - {None} if a.fsdp1 else set()
             given = {name for name in given if name in read or now.owners[name] in units}
+        now.zeros = frozenset(_zeros(a, now) - given)
         now.given = frozenset(given)
-        now.graded |= given
+        now.graded |= given | now.zeros
         now.read.clear()
 
     @classmethod
@@ -126,3 +128,16 @@ def _one_each(case: CaseSpec) -> tuple[object, ...]:
             kept = [*kept[:-3], kept[-1]]
         kept.append(op)
     return tuple(kept)
+
+
+# ``FlatParamHandle._use_unsharded_views`` in fsdp/_flat_param.py shows a frozen parameter as a view
+# of the flat one, too, which then gets a gradient.
+def _zeros(a: Anatomy, now: Situation) -> set[str]:
+    """What is trained beside frozen parameters that the forwards have read, in units of fsdp1."""
+    if not a.fsdp1 or not a.numbered or a.switches:
+        return set()
+    # What these recompute gives no gradients.
+    cut = [c.path for c in a.case.checkpoints if c.reentrant and not a.case.inputs.needs_grad()]
+    frozen = {n for n in now.read if not now.trained[n] and not any(within(n, p) for p in cut)}
+    units = {now.owners[name] for name in frozen} - {None}
+    return {p.fqn for p in a.distinct if now.trained[p.fqn] and now.owners[p.fqn] in units}

@@ -24,6 +24,7 @@ from fsdpfuzz.case import (
     Sequential,
     Step,
     Switch,
+    Tie,
     anatomy,
     check,
     decode,
@@ -229,6 +230,30 @@ def test_a_backward_gives_gradients_to_what_its_forwards_have_read() -> None:
     # Of a flat parameter all do.
     assert given(fsdp1(""), ONCE * 2) == [{"0", "1"}] * 2
     assert given(fsdp1("", "layers.0"), ONCE * 3) == [{"0", "1"}, {"1"}, {"0"}]
+
+
+def test_a_frozen_part_that_is_read_gives_the_rest_of_its_unit_zeros() -> None:
+    def zeros(plan: Plan, **changes: Any) -> list[set[str]]:
+        frozen = ("layers.1.weight", "layers.1.bias")
+        a = anatomy(case(plan, ONCE * 3, frozen=frozen, **changes))
+        return [set(now.zeros) for _, op, now in a.situations(0) if op.gives_gradients]
+
+    left_out = {"layers.0.weight", "layers.0.bias"}
+    # By the second forward the first layer is left out, by the third the frozen one.
+    assert zeros(fsdp1("", use_orig_params=True)) == [set(), left_out, set()]
+    apart = zeros(fsdp1("", "layers.0", use_orig_params=True))
+    assert apart == zeros(fsdp2("")) == [set()] * 3
+    recomputed = (Checkpoint(path="layers.1", reentrant=True),)
+    assert zeros(fsdp1("", use_orig_params=True), checkpoints=recomputed) == [set()] * 3
+    # A flat parameter is trained as a whole: what is frozen lies in others.
+    assert zeros(fsdp1("", "layers.1")) == [set()] * 3
+
+
+def test_what_is_tied_is_called_by_each_of_its_names() -> None:
+    tie = (Tie(source="layers.0.weight", target="layers.1.weight"),)
+    layers = LayerDrop(children=(Linear(out=4), Linear(out=4, bias=False)))
+    names = ("layers.0.weight", "layers.0.bias")
+    assert graded_together(anatomy(case(fsdp1(""), model=layers, ties=tie))) == (names,)
 
 
 def test_what_lies_in_one_flat_parameter_gets_zeros_together() -> None:

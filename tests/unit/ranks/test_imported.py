@@ -279,6 +279,20 @@ def test_what_an_optimizer_keeps(optimizer: str, kept: str, tmp_path: Path) -> N
     assert [name for name in facts if getattr(made, name)] == kept.split()
 
 
+@pytest.mark.parametrize(
+    ("body", "skips"),
+    [
+        ("torch.optim.SGD(p, lr=0.1)", False),
+        ("torch.optim.SGD([q for q in p if q.requires_grad], lr=0.1)", True),
+        ("torch.optim.Adam([{'params': [q]} for q in p if q.requires_grad])", True),
+        ("torch.optim.SGD([q for q in list(p)[:1] if q.requires_grad], lr=0.1)", True),
+    ],
+)
+def test_whether_an_optimizer_skips_what_is_frozen(body: str, skips: bool, tmp_path: Path) -> None:
+    made = structure(tmp_path, HEAD + f"def optimizer(p): return {body}")
+    assert made.skips_frozen == skips
+
+
 def test_what_an_optimizer_does_that_shards_change(tmp_path: Path) -> None:
     whole = """
 class ByNorm(torch.optim.SGD):

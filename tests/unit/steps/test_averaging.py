@@ -111,3 +111,11 @@ def test_parameters_of_a_unit_have_gradients_together() -> None:
     averaging.fill_together(named, (("a", "b", "c"), ("d", "e")))
     grads = [None if p.grad is None else p.grad.tolist() for p in named.values()]
     assert grads == [[1.0, 1.0], [0.0, 0.0], None, None, None]
+
+
+def test_named_parameters_without_a_gradient_get_zeros() -> None:
+    named = {name: nn.Parameter(torch.ones(2)) for name in ("a", "b", "c")}
+    named["a"].grad = torch.ones(2)
+    averaging.zeros(named, ("a", "b"))
+    grads = [None if p.grad is None else p.grad.tolist() for p in named.values()]
+    assert grads == [[1.0, 1.0], [0.0, 0.0], None]
