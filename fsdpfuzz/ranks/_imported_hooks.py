@@ -15,7 +15,7 @@ from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.written import LONGEST
 from fsdpfuzz.errors import CaseError, UsageError
 from fsdpfuzz.ranks._imported_checks import Trouble
-from fsdpfuzz.ranks._imported_mistakes import not_elementwise
+from fsdpfuzz.ranks._imported_mistakes import not_elementwise, sorts_by_shape
 from fsdpfuzz.ranks._imported_parts import kind
 from fsdpfuzz.ranks._imported_wrapped import Plain
 
@@ -51,6 +51,11 @@ def optimized(target: Plain, structure: Imported) -> Imported:
         target.notes.append(
             "optimizer(parameters) makes one that looks at parameters as a whole: with FSDP it "
             "sees this rank's part of each, and trains otherwise than without"
+        )
+    if sorts_by_shape(make):
+        target.notes.append(
+            "optimizer(parameters) makes other groups where parameters have other shapes: those "
+            "of FSDP1 have one dimension, so it trains otherwise than without. Sort them by name"
         )
     # A number of steps, of no dimension, is not sharded with its parameter.
     states = [

@@ -278,3 +278,19 @@ def not_elementwise(make: Callable[[list[nn.Parameter]], Optimizer]) -> bool:
     except Exception:  # it wants to know the model's own parameters
         return False
     return not close(torch.cat([half.detach() for half in halves]), whole[0], CLOSE)
+
+
+def sorts_by_shape(make: Callable[[list[nn.Parameter]], Optimizer]) -> bool:
+    """Whether an optimizer has other groups where all parameters have one dimension."""
+    torch.manual_seed(0)
+    whole = [nn.Parameter(torch.randn(shape)) for shape in ((4, 6), (6,), (1, 4))]
+    flat = [nn.Parameter(p.detach().flatten()) for p in whole]
+
+    def groups(given: list[nn.Parameter]) -> list[list[int]]:
+        number = {id(p): i for i, p in enumerate(given)}
+        return [[number[id(p)] for p in group["params"]] for group in make(given).param_groups]
+
+    try:
+        return groups(whole) != groups(flat)
+    except Exception:  # it wants to know the model's own parameters
+        return False

@@ -306,6 +306,17 @@ def optimizer(p): return ByNorm(p, lr=0.1)
     assert "looks at parameters as a whole" in note
 
 
+def test_an_optimizer_that_goes_by_shapes(tmp_path: Path) -> None:
+    by_shape = """
+def optimizer(p):
+    p = list(p)
+    groups = [{"params": [q for q in p if (q.dim() > 1) == big]} for big in (True, False)]
+    return torch.optim.SGD(groups, lr=0.1)
+"""
+    (note,) = looked(tmp_path, HEAD + by_shape).notes
+    assert "those of FSDP1 have one dimension" in note
+
+
 def test_an_optimizer_that_decays_what_has_no_gradient_is_left_out(tmp_path: Path) -> None:
     text = (
         HEAD
