@@ -10,6 +10,7 @@ from fsdpfuzz.case import (
     CaseSpec,
     Checkpoint,
     CheckpointKind,
+    Dtype,
     Precision,
     anatomy,
     dtypes_fit,
@@ -77,9 +78,7 @@ def _checkpoint(d: Drawing) -> None:
 
 def _precision(d: Drawing) -> None:
     """All units compute in a lower dtype in which the model runs."""
-    own = d.a.imported
-    buffers = any(place.buffers for place in d.a.places)
-    halves = own.lower_dtypes(with_buffers=not buffers) if own is not None else ()
+    halves = _halves(d)
     if not halves:
         return
     precision = Precision(param=d.pick(halves), reduce=d.pick((None, "float32")))
@@ -87,9 +86,18 @@ def _precision(d: Drawing) -> None:
     all_units(d, "precision", precision)
 
 
+def _halves(d: Drawing) -> tuple[Dtype, ...]:
+    """The dtypes in which any part of the model is known to run, buffers as FSDP leaves them."""
+    own, buffers = d.a.imported, any(place.buffers for place in d.a.places)
+    return own.lower_dtypes(with_buffers=not buffers) if own is not None else ()
+
+
 def _unit(d: Drawing) -> None:
     """One more, with the options of the first; or one less, but the root."""
     plan, places = d.case.plan, d.a.places
+    told = {unit.precision.param for unit in plan.units if unit.precision is not None}
+    if not told <= {None, *_halves(d)}:
+        return  # what a unit casts comes uncast to its modules without it
     order = {place.path: i for i, place in enumerate(places)}
     has = {unit.path for unit in plan.units}
     paths = [place.path for place in places if place.alone and place.path]

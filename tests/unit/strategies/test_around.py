@@ -15,6 +15,7 @@ from fsdpfuzz.case import (
     Imported,
     ImportedModule,
     ImportedParameter,
+    Precision,
     anatomy,
     check,
     foreseen_rejections,
@@ -105,3 +106,15 @@ def test_what_was_changed_is_reduced_to_what_was_written() -> None:
     plainer = [found.case for found in simpler(start)]
     assert msgspec.structs.replace(start, frozen=MODEL.own_frozen) in plainer
     assert all(case.frozen in (start.frozen, MODEL.own_frozen) for case in plainer)
+
+
+def test_units_stay_where_nobody_knows_what_runs_in_their_precision() -> None:
+    low = Precision(param="bfloat16")
+    units = (Fsdp2Unit(path="", precision=low), Fsdp2Unit(path="first", precision=low))
+    given: dict[str, set[tuple[str, ...]]] = {}
+    for name, halves in (("known", ("bfloat16",)), ("unknown", ())):
+        model = msgspec.structs.replace(MODEL, computes_in=halves)
+        strategy = cases(apis=("fsdp2",), model=model, plan=Fsdp2Plan(units=units), around=True)
+        given[name] = {tuple(unit.path for unit in c.plan.units) for c in drawn(strategy, 100)}
+    assert given["unknown"] == {("", "first")}
+    assert given["known"] >= {("", "first"), ("",), ("", "first", "second")}
