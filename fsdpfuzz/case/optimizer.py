@@ -194,9 +194,7 @@ class OptimizerDimension(Dimension):
             words = "'own' goes with an imported model whose target has optimizer(parameters)"
             raise CaseError(words, path="$.optimizer.name")
         if own.skips_frozen and not skips_the_same(a):
-            words = (
-                "'own' is given what is trained when it is made: nothing, or not always the same"
-            )
+            words = "'own' takes what is trained when it is made: nothing, or not always the same"
             raise CaseError(words, path="$.optimizer.name")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:

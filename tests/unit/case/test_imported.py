@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,6 +25,7 @@ from fsdpfuzz.case import (
     ImportedModule,
     ImportedParameter,
     Optimizer,
+    RequiresGrad,
     Step,
     Tie,
     anatomy,
@@ -34,6 +37,7 @@ from fsdpfuzz.case import (
     within,
 )
 from fsdpfuzz.case.modules.imported import called_alike
+from fsdpfuzz.case.operations import OptimState
 from fsdpfuzz.case.recipe import Call, Do, values, walk
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect import backward_reshards, order_warnings, settled, traffic
@@ -217,6 +221,47 @@ def test_it_is_drawn_as_it_is(focus: Focus) -> None:
         assert not case.probes
 
     drawn()
+
+
+SAVED = (
+    *CASE.program,
+    OptimState(strict=False),
+    RequiresGrad(parameters=("embed.weight",), value=False),
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"program": SAVED},
+        {"frozen": ("embed.weight", "blocks.0.scale", "blocks.0.spare"), "program": (Forward(),)},
+    ],
+)
+def test_an_optimizer_of_what_is_trained_takes_always_the_same(changes: dict[str, Any]) -> None:
+    found = {}
+    for skips in (False, True):
+        model = replace(MODEL, functions=("optimizer",), stateful=True, skips_frozen=skips)
+        found[skips] = replace(CASE, model=model, optimizer=Optimizer(name="own"), **changes)
+    check(found[False])
+    with pytest.raises(CaseError, match="takes what is trained when it is made"):
+        check(found[True])
+    # Whatever is saved, and whatever is frozen, but not both.
+    check(replace(found[True], program=CASE.program, frozen=()))
+
+
+def test_such_an_optimizer_is_drawn_where_it_does() -> None:
+    model = replace(MODEL, functions=("optimizer",), stateful=True, skips_frozen=True)
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=150, suppress_health_check=list(HealthCheck), database=None)
+    @given(case=cases(focus="fine_tune", model=model))
+    def drawn(case: CaseSpec) -> None:
+        check(case)
+        seen[case.optimizer.name if case.optimizer else ""] += 1
+
+    drawn()
+    assert seen["own"] > 20
+    assert seen["sgd"] > 20
 
 
 def test_its_own_plan_is_kept() -> None:
