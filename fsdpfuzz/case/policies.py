@@ -122,7 +122,7 @@ def passed_over(a: Anatomy, path: str) -> bool:
     return any(
         b.policy is not None
         and b.policy.wrap == "size_policy"
-        and a.by_path[path].kind in (*_leaves(b.policy), *_spared(b.policy))
+        and _class_of(a.by_path[path]) in (*_leaves(b.policy), *_spared(b.policy))
         for b in a.under_each_plan
     )
 
@@ -133,6 +133,11 @@ def _leaves(plan: Fsdp1Plan) -> Collection[str]:
 
 def _spared(plan: Fsdp1Plan) -> Collection[str]:
     return (*plan.excluded, *_HOLDERS)
+
+
+def _class_of(place: Place) -> str:
+    """By which a policy by size leaves a module out, if it does."""
+    return place.base or place.kind
 
 
 def _kind(kinds: Mapping[str, str], path: str) -> str:
@@ -153,7 +158,7 @@ class _Sizes:
         self._leaves, self._spared = _leaves(plan), _spared(plan)
         self._apart = kept_out(root)
         self._sizes = sizes(places, ties, root.left_alone)
-        self._kinds = {place.path: place.kind for place in places}
+        self._kinds = {place.path: _class_of(place) for place in places}
         self._inside: dict[str, list[str]] = {}
         for path in sorted({*self._sizes, *self._kinds} - {""}):
             self._inside.setdefault(path.rpartition(".")[0], []).append(path)
@@ -225,7 +230,7 @@ def _check_sizes(a: Anatomy, plan: Fsdp1Plan) -> None:
             raise CaseError(f"makes a unit of {path!r}, which is not called by itself", path=at)
     for path in (c.path for c in a.case.checkpoints if c.wraps and c.path):
         # The wrapper is a module as large, and of another class.
-        if path in a.by_path and a.by_path[path].kind in (*_leaves(plan), *_spared(plan)):
+        if path in a.by_path and _class_of(a.by_path[path]) in (*_leaves(plan), *_spared(plan)):
             raise CaseError(f"passes over {path!r}, but not its wrapper", path=at)
 
 
@@ -241,7 +246,7 @@ def finds_root(a: Anatomy) -> bool:
 
 def has_leaves(a: Anatomy, plan: Fsdp1Plan) -> bool:
     """Whether a plan by size leaves out what lies in some modules."""
-    kinds = {place.path: place.kind for place in a.places}
+    kinds = {place.path: _class_of(place) for place in a.places}
     modules = sizes(a.places, a.case.ties) if plan.wrap == "size_policy" else ()
     return any(_kind(kinds, path) in _leaves(plan) for path in modules)
 

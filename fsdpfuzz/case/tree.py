@@ -90,6 +90,7 @@ def _brought(inner: Brought, path: str, at: str, depth: int) -> Iterator[Place]:
         returns_its_input=inner.returns_its_input,
         by_method=inner.by_method,
         takes=inner.takes,
+        base=inner.base,
     )
     if inner.child is not None:
         # The depth of nodes counts, not that of what they bring along.

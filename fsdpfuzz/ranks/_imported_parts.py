@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fsdpfuzz.case.modules import ImportedModule, ImportedParameter
 
+_BASES: Mapping[Literal["ModuleList", "ModuleDict", "MultiheadAttention"], type[nn.Module]] = {
+    "ModuleList": nn.ModuleList,
+    "ModuleDict": nn.ModuleDict,
+    "MultiheadAttention": nn.MultiheadAttention,
+}
 CLOSE = 1e-5
 """How far two runs of the same may differ, relative to their largest element."""
 
@@ -62,6 +67,7 @@ def modules_of(
                 buffers=buffers,
                 changed=tuple(name for name in buffers if start + name in changed),
                 dtype_asked=path in asked,
+                base=next((name for name, c in _BASES.items() if isinstance(module, c)), ""),
                 returns_dataclass=path in hidden,
             )
         )

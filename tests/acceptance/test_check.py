@@ -183,8 +183,8 @@ def test_several_checks_in_one_file(tmp_path: Path) -> None:
     named = ("replay", found["case"], "--target", "two.py", "--backend", "gloo")
     assert fsdpfuzz(*named, cwd=tmp_path).returncode == 0
     # It meets a defect that is known of Adam, whatever `optimizer` is called.
-    arguments = ("--max-examples", "4", "--seed", "594088672")
-    deep = fsdpfuzz("check", "two.py:Deep", *GLOO, *arguments, cwd=tmp_path)
+    fewer = ("--max-examples", "4", "--seed", "594088672")
+    deep = fsdpfuzz("check", "two.py:Deep", *GLOO, *fewer, cwd=tmp_path)
     assert deep.returncode == 0, deep.stdout + deep.stderr
 
 

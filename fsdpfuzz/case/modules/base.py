@@ -71,6 +71,8 @@ class Place:
     """Whether it is called by another method than ``forward``, which it has not."""
     takes: str = "x"
     """Name of the parameter that its input is passed for."""
+    base: str = ""
+    """See `ImportedModule`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Brought:
     by_method: bool = False
     takes: str = "input"
     """As most of PyTorch's own modules call it."""
+    base: str = ""
 
 
 @dataclass(frozen=True, slots=True)

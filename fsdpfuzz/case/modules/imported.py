@@ -86,6 +86,8 @@ class ImportedModule(Part, frozen=True, kw_only=True):
     dtype_asked: bool = False
     """Whether code outside of its calls asks for the dtype of a parameter in it. In a unit that is
     the one in which it is sharded, whatever the unit computes in."""
+    base: Literal["", "ModuleList", "ModuleDict", "MultiheadAttention"] = ""
+    """That of these classes of ``torch.nn`` of which it is a subclass: a policy by size asks."""
     returns_dataclass: bool = False
     """Whether tensors come out in a dataclass that ``torch.utils._pytree`` does not know."""
 
@@ -241,6 +243,7 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
                 buffers=module.buffers,
                 alone=module.alone,
                 callable_alone=False,
+                base=module.base,
             )
 
     def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 from torch.distributed.fsdp.wrap import _recursive_wrap, size_based_auto_wrap_policy
+from torch.nn.utils.parametrizations import weight_norm
 
 from fsdpfuzz.case import Imported
 from fsdpfuzz.own._sizes import by_policy
@@ -20,13 +21,19 @@ class Unit(nn.Module):
         self.inner = inner
 
 
+class Attention(nn.MultiheadAttention):
+    """A leaf, as what it is derived from."""
+
+
 def net() -> nn.Module:
     pair = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
     held = nn.ModuleList([pair, nn.Linear(3, 3)])
     embedding, head = nn.Embedding(9, 4), nn.Linear(4, 9)
     head.weight = embedding.weight
+    # What it has in it is a subclass of ModuleList, too.
+    normed = weight_norm(nn.Linear(4, 9))
     return nn.Sequential(
-        nn.Linear(4, 4), held, nn.MultiheadAttention(4, 2), nn.Sequential(embedding, head)
+        nn.Linear(4, 4), held, Attention(4, 2), nn.Sequential(embedding, head), normed
     )
 
 
