@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 
 from fsdpfuzz.case import Dropout, Gain, Precision, Unit, dtypes_fit, within
+from fsdpfuzz.case.modules import Parametrized
+from fsdpfuzz.case.units.precision import computed_in
 from fsdpfuzz.strategies.drawing import Drawing, all_units, one_unit
 from fsdpfuzz.strategies.wrap import sound
 
@@ -54,8 +56,22 @@ def draw(d: Drawing) -> None:
         else:
             _at_the_root(d, precision)
     # A batch norm that is kept out counts in no unit that a policy makes by size.
-    if not dtypes_fit(d.a) or not sound(d):
+    if not dtypes_fit(d.a) or not sound(d) or _turns_in_low(d):
         all_units(d, "precision", None)
+
+
+# torch.matrix_exp of float16 and bfloat16 on a CPU comes to infinity, or to -21072, for rotations
+# by less than a radian (2.7 to 2.15).
+def _turns_in_low(d: Drawing) -> bool:
+    """Whether an orthogonal weight is computed in a low dtype."""
+    turned = (
+        d.a.owners[p.fqn]
+        for place in d.a.places
+        if isinstance(place.node, Parametrized) and place.node.form == "orthogonal"
+        for p in place.parameters
+    )
+    low = (None, "float32")
+    return any(o is not None and computed_in(d.a.options[o]) not in low for o in turned)
 
 
 def _switched(d: Drawing, precision: Precision, keeps: bool) -> None:

@@ -38,6 +38,19 @@ def test_they_are_drawn_in_every_form_and_as_units() -> None:
     assert min(told[name] for name in ("unit", "frozen in part", "by class")) >= 10, told
 
 
+def test_no_rotation_is_computed_in_a_low_dtype() -> None:
+    low = Counter[str]()
+    for case in everything():
+        for a in anatomy(case).under_each_plan:
+            for place in a.places:
+                owner = a.owners[place.parameters[-1].fqn] if place.parameters else None
+                told = None if owner is None else a.options[owner].precision
+                if isinstance(place.node, Parametrized) and told is not None:
+                    low[place.node.form] += told.param is not None
+    assert low["weight_norm"] >= 20
+    assert low["orthogonal"] == 0
+
+
 def test_they_shrink_to_weight_norm() -> None:
     def simple(case: CaseSpec) -> bool:
         return nodes(case) == [Parametrized(out=1, bias=False)] and len(case.program) <= 3
