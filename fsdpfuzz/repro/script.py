@@ -34,7 +34,7 @@ from fsdpfuzz.repro.imports import import_lines, own_imports
 from fsdpfuzz.repro.layout import laid_out, source
 from fsdpfuzz.repro.results import without_results
 from fsdpfuzz.repro.signature import signature_of
-from fsdpfuzz.repro.source import names_in
+from fsdpfuzz.repro.source import assigned, names_in
 from fsdpfuzz.repro.specialise import Specialiser
 from fsdpfuzz.repro.statements import Writer, repeated
 from fsdpfuzz.repro.tidy import CPU, tidied
@@ -108,6 +108,8 @@ class _Script:
         setup, body = self._setup(), self._body()
         scope = {"model", "rank", "device", "dtype", "fsdp", "variant"}
         head = self._specialiser.script(setup, scope)
+        # Bound anew in a function, one of these would be unbound there until then.
+        scope |= assigned(head)
         rest = self._specialiser.script([*self._functions, *body], scope)
         quoted = self._specialiser.quoted
         made = without_options([*head, *quoted.definitions.values(), *rest])

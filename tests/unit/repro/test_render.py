@@ -7,7 +7,9 @@ import builtins
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 from unittest import mock
 
 import msgspec
@@ -20,15 +22,18 @@ from fsdpfuzz.case import (
     CaseSpec,
     Fsdp1Plan,
     Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
     Linear,
     Sequential,
     StateDict,
 )
+from fsdpfuzz.case.operations import Transfer
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import PROPERTIES, Scope
 from fsdpfuzz.reduce import Ablation
 from fsdpfuzz.repro import Context, environment_of, render
-from fsdpfuzz.repro.source import source_of
+from fsdpfuzz.repro.source import COMPREHENSIONS, source_of
 from fsdpfuzz.seeds import SEEDS
 from fsdpfuzz.verdict import Failure, Finding
 from fsdpfuzz.wire import Machine
@@ -73,11 +78,38 @@ def names_of(tree: ast.Module) -> tuple[set[str], set[str]]:
     return bound, read
 
 
+def bound_too_late(tree: ast.Module) -> set[str]:
+    """Names of the whole script that a function reads before it binds them itself."""
+
+    def names(node: ast.AST) -> Iterator[ast.Name]:
+        """All but those of comprehensions, which have a scope of their own."""
+        for inner in ast.iter_child_nodes(node):
+            if isinstance(inner, ast.Name):
+                yield inner
+            elif not isinstance(inner, COMPREHENSIONS):
+                yield from names(inner)
+
+    def stored(found: Iterable[ast.Name]) -> set[str]:
+        return {n.id for n in found if isinstance(n.ctx, ast.Store)}
+
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    top = stored([n for s in tree.body if not isinstance(s, ast.FunctionDef) for n in names(s)])
+    late: set[str] = set()
+    for function in functions:
+        # What a line reads comes before what it binds.
+        order = sorted(names(function), key=lambda n: (n.lineno, isinstance(n.ctx, ast.Store)))
+        both = top & stored(order) - {a.arg for a in ast.walk(function) if isinstance(a, ast.arg)}
+        first = {n.id: n for n in reversed(order)}
+        late |= {name for name in both if isinstance(first[name].ctx, ast.Load)}
+    return late
+
+
 def assert_sound(text: str) -> None:
     compile(text, "repro.py", "exec")
     tree = ast.parse(text)
     bound, read = names_of(tree)
     assert read <= bound, read - bound
+    assert not bound_too_late(tree)
     for node in ast.walk(tree):
         modules = (
             [alias.name for alias in node.names]
@@ -132,6 +164,19 @@ def test_the_script_of_every_fault_is_sound(name: str) -> None:
     fault = FAULTS[name]
     for found in judge(fault.case, fault.fault).findings:
         assert_sound(render(fault.case, found, CONTEXT))
+
+
+@pytest.mark.parametrize("into", ["fsdp1", "fsdp2"])
+def test_another_mesh_beside_that_of_the_units_has_another_name(
+    into: Literal["fsdp1", "fsdp2"],
+) -> None:
+    units = (Fsdp2Unit(path=""), Fsdp2Unit(path="0"))
+    case = single_unit("fsdp2", program=(Transfer(into=into),), plan=Fsdp2Plan(units=units))
+    found = finding("transferred", op=0, operation="transfer", quantity="result")
+    named = msgspec.structs.replace(found, name="transferred[0.weight]")
+    text = render(case, named, CONTEXT)
+    assert text.count("init_device_mesh(") == 2
+    assert_sound(text)
 
 
 def assert_clean(folder: Path) -> None:
