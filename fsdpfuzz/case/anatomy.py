@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import islice
 
 import msgspec
 
@@ -304,6 +305,12 @@ class Anatomy:
         )
 
     @cached_property
+    def cut_off(self) -> tuple[str, ...]:
+        """FQNs of the reentrant checkpoints whose inputs may need no grad: they give none then."""
+        told = () if self.case.inputs.needs_grad() else self.case.checkpoints
+        return tuple(c.path for c in told if c.reentrant)
+
+    @cached_property
     def numbered(self) -> bool:
         """Whether what a forward calls hangs on its number."""
         return any(p.node is not None and p.node.numbered for p in self.places)
@@ -345,11 +352,7 @@ class Anatomy:
             held = [(path, node) for path, node in below if node is not None]
             steps = walk.brought(op.target, held, x, grad=op.grad)
         # Bounded here: repeats inside of repeats multiply, and a file of a few lines can nest them.
-        for _ in range(MAX_CALLS):
-            step = next(steps, None)
-            if step is None:
-                return
-            yield step
+        yield from islice(steps, MAX_CALLS)
 
     def of(self, case: CaseSpec) -> Anatomy:
         """The anatomy of another case, as of this one under another plan."""

@@ -53,11 +53,9 @@ def leaves_out_all(a: Anatomy) -> int | None:
     """
     if not a.numbered or a.case.inputs.needs_grad():
         return None
-    # Its outputs require grad only if its inputs do.
-    inner = [c.path for c in a.case.checkpoints if c.reentrant]
     for rank in a.telling_ranks:
         for i, op, now in a.situations(rank):
-            if op.gives_gradients and all(any(within(n, p) for p in inner) for n in now.given):
+            if op.gives_gradients and all(any(within(n, p) for p in a.cut_off) for n in now.given):
                 return i
     return None
 

@@ -365,11 +365,10 @@ def _given(a: Anatomy, now: Situation, targets: Sequence[str]) -> set[str]:
 
     Of a unit of fsdp1 all or none: its flat parameter has one.
     """
-    cut = [c.path for c in a.case.checkpoints if c.reentrant and not a.case.inputs.needs_grad()]
     given = {
         p.fqn
         for p in a.distinct
-        if p.used and now.trained[p.fqn] and not any(within(p.fqn, path) for path in cut)
+        if p.used and now.trained[p.fqn] and not any(within(p.fqn, path) for path in a.cut_off)
         if any(within(p.fqn, path) for path in targets)
         if not any(within(p.fqn, path) for path in a.switches)
         if not a.numbered or p.fqn in now.given

@@ -136,8 +136,7 @@ def _zeros(a: Anatomy, now: Situation) -> set[str]:
     """What is trained beside frozen parameters that the forwards have read, in units of fsdp1."""
     if not a.fsdp1 or not a.numbered or a.switches:
         return set()
-    # What these recompute gives no gradients.
-    cut = [c.path for c in a.case.checkpoints if c.reentrant and not a.case.inputs.needs_grad()]
+    cut = a.cut_off
     frozen = {n for n in now.read if not now.trained[n] and not any(within(n, p) for p in cut)}
     units = {now.owners[name] for name in frozen} - {None}
     return {p.fqn for p in a.distinct if now.trained[p.fqn] and now.owners[p.fqn] in units}
