@@ -83,8 +83,8 @@ def _skips_frozen(target: Plain, make: Callable[[Any], Any]) -> bool:
     frozen.requires_grad_(False)
     try:
         groups = make(model.parameters()).param_groups
-    except ValueError:
-        return True  # torch's own have at least one parameter
+    except Exception:  # without any left torch's own raise; theirs may want what is frozen now
+        return True
     return all(p is not frozen for group in groups for p in group["params"])
 
 

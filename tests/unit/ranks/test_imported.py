@@ -286,6 +286,7 @@ def test_what_an_optimizer_keeps(optimizer: str, kept: str, tmp_path: Path) -> N
         ("torch.optim.SGD([q for q in p if q.requires_grad], lr=0.1)", True),
         ("torch.optim.Adam([{'params': [q]} for q in p if q.requires_grad])", True),
         ("torch.optim.SGD([q for q in list(p)[:1] if q.requires_grad], lr=0.1)", True),
+        ("torch.optim.SGD([q if q.requires_grad else 1 / 0 for q in p], lr=0.1)", True),
     ],
 )
 def test_whether_an_optimizer_skips_what_is_frozen(body: str, skips: bool, tmp_path: Path) -> None:
