@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.loop import (
-    CaseDone,
     Event,
     FindingDone,
     FindingMet,
@@ -27,7 +26,8 @@ REPORT = "report.html"
 SECONDS = 10.0
 """How old the report of a run that goes on may grow."""
 SHARE = 20
-"""One part of so many of the controller's time may go into the report."""
+"""One part of so many of the controller's time may go into the report, also where findings come
+one after the other: each is told of and on disk without it."""
 
 
 class Files:
@@ -53,18 +53,22 @@ class Files:
         self._junit = junit
         self._clock = clock
         self._due = 0.0
+        self._free = 0.0
+        self._news = False
+        """Whether a finding waits for a report that shows it."""
 
     def __call__(self, event: Event) -> None:
         """Takes an event after the recorder has."""
         match event:
             case RunFinished(summary=summary):
                 self._end(summary)
+                return
             case RunStarted() | FindingMet() | FindingDone():
-                self._refresh()
-            case CaseDone() if self._clock() >= self._due:
-                self._refresh()
+                self._news = True
             case _:
                 pass
+        if self._clock() >= (self._free if self._news else self._due):
+            self._refresh()
 
     def _refresh(self) -> None:
         began = self._clock()
@@ -73,7 +77,9 @@ class Files:
         self.faults.clear()
         end = self._clock()
         # By how long it took: the report of a long run is large.
-        self._due = end + max(SECONDS, SHARE * (end - began))
+        self._free = end + SHARE * (end - began)
+        self._due = max(end + SECONDS, self._free)
+        self._news = False
 
     def _end(self, summary: Summary) -> None:
         from fsdpfuzz.cli._junit import write_junit

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.verdict import Finding, Status
 
 
@@ -141,7 +140,9 @@ class CaseDone:
     index: int
     property_name: str
     digest: str
-    case: CaseSpec
+    features: Mapping[str, str]
+    """The value of each option, see `fsdpfuzz.case.features`. Not the case: of many jobs one
+    process hears, and to work them out takes milliseconds."""
     status: Status
     seconds: float
     restarts: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.case import CaseSpec, features
 from fsdpfuzz.loop._events import CaseDone, Rate
 from fsdpfuzz.observations import Observation
 from fsdpfuzz.verdict import Finding, Verdict
@@ -66,7 +66,7 @@ class Examined:
             index=index,
             property_name=property_name,
             digest=self.digest,
-            case=self.case,
+            features=features(self.case),
             status=self.verdict.status,
             seconds=seconds,
             restarts=restarts,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fsdpfuzz.show._pairs import GROUPS, PairTable, Value, group_of
+from fsdpfuzz.show._pairs import GROUPS, Grid, PairTable, Value, group_of
 
 STEPS = (1, 3, 10, 30, 100, 300)
 """From how many cases on a cell has the next darker colour."""
@@ -63,40 +63,41 @@ def legend() -> tuple[tuple[str, str], ...]:
 def _heats(table: PairTable) -> Iterator[Heat]:
     groups = [group_of(value.option) for value in table.values]
     indices = range(len(table.values))
+    grid = table.grid()
     for name in GROUPS:
         columns = [i for i in indices if groups[i] == name]
         if not columns:
             continue
-        pairs = [(i, j) for j in columns for i in indices if table.possible(i, j)]
+        pairs = [(i, j) for j in columns for i in indices if grid.possible(i, j)]
         yield Heat(
             name=name,
             columns=tuple(table.values[j] for j in columns),
             blocks=tuple(
                 (block, rows)
                 for block in GROUPS
-                if (rows := tuple(_rows(table, block, groups, columns)))
+                if (rows := tuple(_rows(grid, block, groups, columns)))
             ),
-            met=len({frozenset(pair) for pair in pairs if table.count(*pair)}),
+            met=len({frozenset(pair) for pair in pairs if grid.counts[pair[0]][pair[1]]}),
             reachable=len({frozenset(pair) for pair in pairs}),
         )
 
 
-def _rows(table: PairTable, block: str, groups: list[str], columns: list[int]) -> Iterator[Row]:
+def _rows(grid: Grid, block: str, groups: list[str], columns: list[int]) -> Iterator[Row]:
     last = ""
-    for i, value in enumerate(table.values):
+    for i, value in enumerate(grid.values):
         if groups[i] == block:
             yield Row(
                 value=value,
-                cells=tuple(_cell(table, i, j) for j in columns),
+                cells=tuple(_cell(grid, i, j) for j in columns),
                 first=value.option != last,
             )
             last = value.option
 
 
-def _cell(table: PairTable, i: int, j: int) -> Cell:
-    if not table.possible(i, j):
+def _cell(grid: Grid, i: int, j: int) -> Cell:
+    if not grid.possible(i, j):
         return Cell(shade="n", text="")
-    count = table.count(i, j)
+    count = grid.counts[i][j]
     if not count:
         return Cell(shade="z", text="0")
     return Cell(shade=str(sum(count >= step for step in STEPS)), text=short(count))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import get_args
 
@@ -15,6 +16,8 @@ from fsdpfuzz.case.dimension import Group
 MAX_VALUES = 16
 """Different values that are told apart per option; the rest counts as `OTHER`."""
 OTHER = "other"
+AT_ONCE = 4096
+"""So many cases are counted in one go."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     group: tuple(name for name, feature in FEATURES.items() if feature.group == group)
@@ -63,12 +66,21 @@ class PairTable(msgspec.Struct, frozen=True, kw_only=True):
         low, high = sorted((first, second))
         return self.values[low].count if low == high else self.pairs.get(f"{low},{high}", 0)
 
+    def grid(self) -> Grid:
+        """All counts at once."""
+        size = len(self.values)
+        counts = [[0] * size for _ in range(size)]
+        for key, count in self.pairs.items():
+            low, _, high = key.partition(",")
+            i, j = int(low), int(high)
+            counts[i][j] = counts[j][i] = count
+        for i, value in enumerate(self.values):
+            counts[i][i] = value.count
+        return Grid(self.values, counts)
+
     def possible(self, first: int, second: int) -> bool:
         """Whether a case can take both values, given by position."""
-        a, b = self.values[first], self.values[second]
-        if a.option == b.option:
-            return False
-        return self.count(first, second) > 0 or not _exclusive(a, b)
+        return _possible(self.values[first], self.values[second], self.count(first, second))
 
     @property
     def met(self) -> int:
@@ -78,20 +90,36 @@ class PairTable(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reachable(self) -> int:
         """Number of different pairs of values, each taken by itself, that can come together."""
-        size = len(self.values)
-        return sum(self.possible(i, j) for i in range(size) for j in range(i + 1, size))
+        return sum(1 for _ in self.grid().possible_pairs())
 
     def blind_spots(self, most: int) -> list[BlindSpot]:
         """The pairs never exercised whose values were the most common, worst first."""
         found = []
-        for i, first in enumerate(self.values):
-            for j in range(i + 1, len(self.values)):
-                if not self.count(i, j) and self.possible(i, j):
-                    second = self.values[j]
-                    expected = first.count * second.count / max(self.cases, 1)
-                    found.append(BlindSpot(first=first, second=second, expected=expected))
+        grid = self.grid()
+        for i, j in grid.possible_pairs():
+            if not grid.counts[i][j]:
+                first, second = self.values[i], self.values[j]
+                expected = first.count * second.count / max(self.cases, 1)
+                found.append(BlindSpot(first=first, second=second, expected=expected))
         found.sort(key=lambda spot: (-spot.expected, str(spot.first), str(spot.second)))
         return found[:most]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How many cases took two values, by the positions of both, either one first."""
+
+    values: tuple[Value, ...]
+    counts: list[list[int]]
+
+    def possible(self, first: int, second: int) -> bool:
+        """Whether a case can take both values, given by position."""
+        return _possible(self.values[first], self.values[second], self.counts[first][second])
+
+    def possible_pairs(self) -> Iterator[tuple[int, int]]:
+        """All pairs of positions whose values can come together, the smaller one first."""
+        size = len(self.values)
+        return ((i, j) for i in range(size) for j in range(i + 1, size) if self.possible(i, j))
 
 
 class PairCounts:
@@ -103,18 +131,34 @@ class PairCounts:
         self._names: list[tuple[str, str]] = []
         self._counts: Counter[int] = Counter()
         self._pairs: Counter[tuple[int, int]] = Counter()
+        # A case has thousands of pairs: to count them one by one takes as long as to draw it.
+        self._took: list[int] = []
+        """Of each value the cases that took it and are not counted yet, a bit each."""
+        self._waiting = 0
 
     def add(self, features: Mapping[str, str]) -> None:
         """Counts one case, given by `case.features`."""
         self._cases += 1
-        ids = sorted(self._id(option, value) for option, value in features.items())
-        self._counts.update(ids)
-        self._pairs.update(
-            (ids[i], ids[j]) for i in range(len(ids)) for j in range(i + 1, len(ids))
-        )
+        bit = 1 << self._waiting
+        for option, value in features.items():
+            self._took[self._id(option, value)] |= bit
+        self._waiting += 1
+        if self._waiting == AT_ONCE:
+            self._count()
+
+    def _count(self) -> None:
+        taken = [(i, took) for i, took in enumerate(self._took) if took]
+        for n, (i, took) in enumerate(taken):
+            self._counts[i] += took.bit_count()
+            for j, other in taken[n + 1 :]:
+                if both := took & other:
+                    self._pairs[i, j] += both.bit_count()
+        self._took = [0] * len(self._took)
+        self._waiting = 0
 
     def table(self) -> PairTable:
         """The counts so far, options and values in a fixed order."""
+        self._count()
         order = sorted(range(len(self._names)), key=lambda i: _rank(*self._names[i]))
         position = {old: new for new, old in enumerate(order)}
         pairs = {}
@@ -148,6 +192,7 @@ class PairCounts:
         if known is None:
             known = values[value] = len(self._names)
             self._names.append((option, value))
+            self._took.append(0)
         return known
 
 
@@ -161,13 +206,22 @@ def group_of(option: str) -> str:
     return FEATURES[option].group
 
 
-def _exclusive(a: Value, b: Value) -> bool:
+def _possible(a: Value, b: Value, count: int) -> bool:
+    if a.option == b.option:
+        return False
+    return count > 0 or not _exclusive(a.option, a.value, b.option, b.value)
+
+
+# The same for each report of a run, of which there are many.
+@cache
+def _exclusive(one: str, its: str, other: str, others: str) -> bool:
     """Whether the meaning of two values rules out that a case takes both.
 
     Also where the two leave a third option no value: what needs an optimizer's state, which
     needs steps, is apart from no optimizer. An option without any value beside one of them alone
     is just not taken.
     """
+    a, b = Value(option=one, value=its), Value(option=other, value=others)
     first, second = _ruled_out(a.option, a.value), _ruled_out(b.option, b.value)
     if b.value in first.get(b.option, ()):
         return True

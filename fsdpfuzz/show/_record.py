@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from fsdpfuzz.case import CaseSpec, features
+from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.corpus import read_entry
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.known import Known
@@ -167,7 +167,7 @@ class Recorder:
             case CaseDone():
                 self._statuses[event.status] += 1
                 self._known_cases.update(event.known)
-                self._pairs.add(features(event.case))
+                self._pairs.add(event.features)
                 self._restarts = event.restarts
             case Shrinking():
                 self._restarts = event.restarts

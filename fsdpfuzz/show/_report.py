@@ -117,11 +117,15 @@ def _part(name: str) -> str:
 
 def visible(text: object) -> str:
     """The text with everything that a page cannot show written out, line ends kept."""
+    shown = str(text)
+    # As nearly all are, of which a page has a hundred thousand.
+    if shown.isprintable():
+        return shown
     return "".join(
         c
         if c.isprintable() or c in "\n\t"
         else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in str(text)
+        for c in shown
     )
 
 

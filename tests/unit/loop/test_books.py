@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from fsdpfuzz.case import digest
+from fsdpfuzz.case import digest, features
 from fsdpfuzz.loop import (
     Also,
     CaseDone,
@@ -39,7 +39,7 @@ DONE = CaseDone(
     index=1,
     property_name="toy",
     digest=digest(CASE),
-    case=CASE,
+    features=features(CASE),
     status="passed",
     seconds=0.1,
     restarts=0,

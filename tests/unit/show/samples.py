@@ -42,6 +42,7 @@ from fsdpfuzz.case import (
     Variant,
     ZeroGrad,
     digest,
+    features,
 )
 from fsdpfuzz.corpus import Entry, write_entry
 from fsdpfuzz.loop import (
@@ -255,7 +256,7 @@ def events(folder: Path, number: int, clock: Clock) -> Iterator[Event]:
             index=i,
             property_name="parity",
             digest=digest(case),
-            case=case,
+            features=features(case),
             status="finding" if i % 40 == 0 else "rejected" if i % 11 == 0 else "passed",
             seconds=0.05,
             restarts=restarts,
