@@ -250,9 +250,10 @@ def _at_once(parameters: Sequence[nn.Parameter], *args: Any, **options: Any) -> 
     """`average` in one all-reduce: on gloo each of them takes a millisecond."""
     together: AbstractContextManager[Any] = nullcontext()
     grads = [p.grad for p in parameters if p.grad is not None]
-    # Torch 2.7 fails over an empty list. And a parameter that FSDP was told to ignore, and shards
-    # all the same, has to fail here as in its script.
-    if grads and not any(isinstance(grad, DTensor) for grad in grads):
+    # Torch 2.7 fails over an empty list, and gloo over one tensor of shape (1, 6) and strides (1,
+    # 1), which it copies onto itself. And what FSDP was told to ignore, and shards all the
+    # same, has to fail here as in its script.
+    if len(grads) > 1 and not any(isinstance(grad, DTensor) for grad in grads):
         together = distributed_c10d._coalescing_manager()
     with together:
         average(parameters, *args, **options)

@@ -9,6 +9,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.unit_calls import called_repeatedly
+from fsdpfuzz.case.micro_batches import kept_whole_after
 from fsdpfuzz.case.operations import Reshard
 from fsdpfuzz.case.operations.forward import pending_before
 from fsdpfuzz.case.units.reshard_after_forward import left_by_forward
@@ -21,14 +22,18 @@ def freed_before_backward(a: Anatomy, path: str) -> bool:
     """Whether a unit of fsdp2 is not whole when a backward through it begins.
 
     A forward leaves it sharded, or it is sharded by hand from then to the backward, or by the
-    backward of a later call.
+    backward of a later call, or by the first of two over one graph.
     """
     program = a.case.program
+    twice = reduced = False
+    for op in program:
+        reduced = op.reduces if op.waits else reduced
+        twice |= op.goes_back_twice and (reduced or not kept_whole_after(a.case))
     by_hand = any(
         pending and isinstance(op, Reshard) and op.unit == path
         for op, pending in zip(program, pending_before(program), strict=True)
     )
-    return left_by_forward(a, path) != "whole" or by_hand or called_repeatedly(a, path)
+    return left_by_forward(a, path) != "whole" or by_hand or twice or called_repeatedly(a, path)
 
 
 class FreedDimension(Hazard):
@@ -38,7 +43,8 @@ class FreedDimension(Hazard):
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "freed": Feature(
             about="on when backward has to gather the unit: a forward leaves it sharded, or it is "
-            "sharded by hand in between, or by the backward of a later call (fsdp2 only)",
+            "sharded by hand in between, or by the backward of a later call, or by the first of "
+            "two over one graph (fsdp2 only)",
             group="Sharding",
             values=ON,
             apis=("fsdp2",),

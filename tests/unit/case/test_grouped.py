@@ -37,6 +37,7 @@ from fsdpfuzz.case import (
     stands_alone,
     unit_features,
 )
+from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.operations import Reshard
 from fsdpfuzz.case.recipe import Call, Do, Inside, Items
 from fsdpfuzz.errors import CaseError
@@ -228,6 +229,9 @@ def test_the_last_module_may_return_what_others_were_given(given: CaseSpec, shar
         # The backward of the second call shards it before that of the first.
         (False, (Forward(), Forward(), Backward()), "on"),
         (False, (Forward(), Backward(), Forward(), Backward()), "off"),
+        # The first of both shards it.
+        (False, (Forward(), Backward(again=True)), "on"),
+        (False, (Forward(sync=False), Backward(again=True), Forward(), Backward()), "on"),
     ],
 )
 def test_backward_has_to_gather_what_was_freed(
@@ -239,6 +243,25 @@ def test_backward_has_to_gather_what_was_freed(
     given = msgspec.structs.replace(given, plan=Fsdp2Plan(units=(root, unit)))  # type: ignore[arg-type]
     a = anatomy(given)
     check(given)
+    assert unit_features(a, "branches.0")["freed"] == freed
+
+
+@pytest.mark.parametrize(("sync", "freed"), [(False, "off"), (True, "on")])
+def test_a_unit_that_stays_whole_after_backward_is_there_for_a_second(
+    sync: bool, freed: str
+) -> None:
+    program = (Forward(sync=sync), Backward(again=True), Forward(sync=not sync), Backward())
+    given = case(
+        "branches.0",
+        "branches.1",
+        model=BESIDE,
+        program=program,
+        micro_batches=MicroBatches(keep_whole=True),
+    )
+    root, unit = given.plan.units
+    unit = msgspec.structs.replace(unit, reshard_after_forward=False)
+    given = msgspec.structs.replace(given, plan=Fsdp2Plan(units=(root, unit)))  # type: ignore[arg-type]
+    a = anatomy(given)
     assert unit_features(a, "branches.0")["freed"] == freed
 
 

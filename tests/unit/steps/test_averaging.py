@@ -9,6 +9,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Dense,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Step,
+)
+from fsdpfuzz.case.modules import Parametrized
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.steps import averaging
 from tests.misbehaviour import quick
@@ -37,6 +47,21 @@ def test_ranks_average_what_they_have(world_size: int) -> None:
         due += ["dropped: everywhere None", "dropped: nowhere None"]
         due += [f"dropped: odd ranks {[odd, 0.0]}"]
         assert list(report.subjects[0].warnings) == due
+
+
+def test_a_gradient_alone_is_averaged_whatever_its_strides() -> None:
+    weight = Parametrized(out=1, bias=False, form="orthogonal")
+    case = CaseSpec(
+        world_size=2,
+        model=weight,
+        inputs=Dense(width=6),
+        plan=Fsdp1Plan(units=(Fsdp1Unit(path="", use_orig_params=True),)),
+        program=(Forward(), Backward(), Step()),
+    )
+    with Pool(2, backend="gloo") as pool:
+        seen = pool.run(case)
+    assert not seen.raised()
+    assert seen.clean
 
 
 def parameter(*grad: float) -> nn.Parameter:
