@@ -101,6 +101,9 @@ class Likeness:
                 values = values.detach().flatten()
                 values = values.clone() if self.pattern is None else values
             fqn = canonical(shard.name)
+            if fqn not in self.shapes:
+                # A second name of a parameter that the model itself ties, and that FSDP has parted.
+                continue
             held.setdefault(fqn, []).append(Part(self._where(fqn, shard), values))
         if self.pattern is None:
             self._parts[quantity, op] = held

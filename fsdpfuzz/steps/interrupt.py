@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +28,10 @@ def interrupted(module: nn.Module, done: bool) -> Iterator[None]:
     handle = register(refuse)
     try:
         yield
-    except Unfit:
+    except Unfit as unfit:
+        # Up to torch 2.12 a checkpoint's hooks stay on until its generator is collected, which the
+        # frames of the traceback hold (``checkpoint`` in torch/utils/checkpoint.py).
+        traceback.clear_frames(unfit.__traceback__)
         return
     finally:
         handle.remove()

@@ -111,6 +111,29 @@ def left_unreduced(a: Anatomy) -> frozenset[str]:
     return frozenset(found)
 
 
+# ``to_accumulated_grad_if_needed`` in fsdp/_fully_shard/_fsdp_param.py gives a gradient that waits
+# the dtype of the reduction, and one that did not wait has that of the backward.
+@lru_cache(maxsize=64)
+def joined_unreduced(a: Anatomy) -> frozenset[str]:
+    """Units with gradients that wait, where a backward that synchronises gives others a first."""
+    found: set[str] = set()
+    waiting: set[str] = set()
+    synchronised = True
+    for _, op, now in a.situations(0):
+        if op.waits:
+            synchronised = op.reduces
+        elif op.renews:
+            waiting.clear()
+        elif op.gives_gradients:
+            given = {name for name in now.given if a.by_fqn[name].used}
+            wait = {now.owners[name] for name in waiting} - {None}
+            if synchronised:
+                new = (now.owners[name] for name in given - waiting)
+                found.update(owner for owner in new if owner is not None and owner in wait)
+            waiting = set() if synchronised else waiting | given
+    return frozenset(found)
+
+
 def kept_whole(a: Anatomy) -> tuple[str, ...]:
     """Units that fsdp1 leaves unsharded between forward and backward."""
     return tuple(
@@ -258,6 +281,13 @@ class NoGradientDimension(Hazard):
             group="Training",
             values=ON,
         ),
+        "joined_unreduced": Feature(
+            about="on when gradients of the unit wait for their reduction, and the backward that "
+            "reduces gives another of its parameters the first (fsdp2 only)",
+            group="Training",
+            values=ON,
+            apis=("fsdp2",),
+        ),
         "reduced_again": Feature(
             about="on when a backward meets gradients of the unit that were reduced before",
             group="Training",
@@ -295,4 +325,5 @@ class NoGradientDimension(Hazard):
         if a.fsdp1:
             yield "sharded_views", on(path in kept_whole(a) and shows_sharded_views(a, path))
         else:
+            yield "joined_unreduced", on(path in joined_unreduced(a))
             yield "quiet_end", on(len(a.modules_of(path)) > 1 and may_end_without_gradient(a, path))

@@ -12,8 +12,9 @@ from fsdpfuzz.case.dimension import Feature, Simpler
 from fsdpfuzz.case.modules import Switch
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.paths import join
-from fsdpfuzz.case.recipe import MODEL, Do, Statement, Variable, call
+from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ class Flip(OperationBase, tag="flip", frozen=True, kw_only=True):
         number = a.switches.index(self.path)
         prefix = f"{self.path}." if self.path else ""
         named = Variable("named")
-        yield Do(call=call("steps.switching.flip", MODEL, named, number, prefix), ranks=self.ranks)
+        kept = [n for n in a.owners if within(n, self.path) and _flattened_beyond(a, self.path, n)]
+        options: dict[str, Value] = {"kept": literal(a.canonical_names(kept))} if kept else {}
+        flip = call("steps.switching.flip", MODEL, named, number, prefix, **options)
+        yield Do(call=flip, ranks=self.ranks)
 
     def words(self) -> str:
         """``flip 2 on rank 1``."""
@@ -75,7 +79,8 @@ class Flip(OperationBase, tag="flip", frozen=True, kw_only=True):
         now.active[self.path] = new
         for child, value in ((old, False), (new, True)):
             prefix = join(self.path, "branches", str(child)) + "."
-            now.require([name for name in now.trained if name.startswith(prefix)], value)
+            names = [name for name in now.trained if name.startswith(prefix)]
+            now.require([n for n in names if not _flattened_beyond(a, self.path, n)], value)
 
     @classmethod
     def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
@@ -94,3 +99,17 @@ class Flip(OperationBase, tag="flip", frozen=True, kw_only=True):
                     alone = msgspec.structs.replace(op, ranks=(one,))
                     program = (*case.program[:i], alone, *case.program[i + 1 :])
                     yield Simpler(msgspec.structs.replace(case, program=program))
+
+
+# The flat parameter has the name of its unit (``_flat_param``), not those of what lies in it.
+def _flattened_beyond(a: Anatomy, switch: ModulePath, name: str) -> bool:
+    """Whether a parameter of a branch lies in a flat parameter of a unit around that branch."""
+    owner = a.owners[name]
+    branches = join(switch, "branches")
+    return (
+        owner is not None
+        and a.fsdp1
+        and within(name, branches)
+        and is_flat(a, owner)
+        and not (within(owner, branches) and owner != branches)
+    )

@@ -312,7 +312,8 @@ def test_a_flip_leaves_out_a_unit_as_well() -> None:
     assert having(given, "left_out") == ["branches.0"]
 
 
-FREEZE = RequiresGrad(parameters=("layers.1.weight", "layers.1.bias"), value=False)
+SECOND = ("layers.1.weight", "layers.1.bias")
+FREEZE, UNFREEZE = (RequiresGrad(parameters=SECOND, value=value) for value in (False, True))
 
 
 @pytest.mark.parametrize(
@@ -348,6 +349,22 @@ def test_gradients_wait_for_a_backward_that_gives_the_unit_none(
     program: tuple[Op, ...], expected: list[str]
 ) -> None:
     assert having(case(fsdp1("", "layers.0"), program), "left_unreduced") == expected
+
+
+@pytest.mark.parametrize(
+    ("program", "units", "expected"),
+    [
+        # Forwards use both layers, then the second one, then the first one.
+        ((*LATER, *ONCE), [""], []),
+        ((Forward(grad=False), *LATER, *ONCE), [""], [""]),
+        ((Forward(grad=False), *LATER, *ONCE), ["", "layers.0", "layers.1"], []),
+        ((FREEZE, *LATER, UNFREEZE, *ONCE), [""], [""]),
+    ],
+)
+def test_a_parameter_has_its_first_gradient_where_those_of_others_wait(
+    program: tuple[Op, ...], units: list[str], expected: list[str]
+) -> None:
+    assert having(case(fsdp2(*units), program), "joined_unreduced") == expected
 
 
 @pytest.mark.parametrize(
