@@ -19,6 +19,7 @@ from fsdpfuzz.case.hazards.no_gradient import (
     kept_without_gradient,
     units_without_gradient,
 )
+from fsdpfuzz.case.hazards.set_early import SetEarlyDimension
 from fsdpfuzz.case.hazards.stepped_whole import SteppedWholeDimension
 from fsdpfuzz.case.hazards.unfinished import UnfinishedDimension
 from fsdpfuzz.case.hazards.unit_calls import UnitCallsDimension, called_units, identity_units
@@ -32,6 +33,7 @@ HAZARDS: tuple[Dimension, ...] = (
     LostStateDimension(),
     UnfinishedDimension(),
     ChangedViewsDimension(),
+    SetEarlyDimension(),
     SteppedWholeDimension(),
 )
 

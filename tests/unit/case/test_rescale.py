@@ -16,12 +16,14 @@ from fsdpfuzz.case import (
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
+    Op,
     Plan,
     Step,
     anatomy,
     check,
     features,
     lower,
+    parameter_features,
 )
 from fsdpfuzz.case.operations.rescale import Rescale
 from fsdpfuzz.case.recipe import Call, Do, Operation, literal
@@ -103,3 +105,24 @@ def test_not_while_units_may_be_whole_and_not_of_what_is_frozen() -> None:
         check(case(SECOND, "bias", frozen=("bias",)))
     with pytest.raises(CaseError, match="scale"):
         check(case(SECOND, "scale"))
+
+
+SET, SCALED = (Rescale(parameters=("weight",), new_data=new) for new in (True, False))
+
+
+@pytest.mark.parametrize(
+    ("program", "early"),
+    [
+        ((SET, *TRAINED), "on"),
+        ((SET, Forward(grad=False), *TRAINED), "on"),
+        ((*TRAINED, SET, *TRAINED), "off"),
+        ((SCALED, *TRAINED), "off"),
+        ((SCALED, SET, *TRAINED), "on"),
+    ],
+)
+def test_data_may_be_set_before_fsdp_knows_what_it_shards(
+    program: tuple[Op, ...], early: str
+) -> None:
+    a = anatomy(case(ORIGINAL, program=program))
+    assert parameter_features(a, "weight")["set_early"] == early
+    assert parameter_features(a, "bias")["set_early"] == "off"
