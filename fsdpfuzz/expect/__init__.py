@@ -20,7 +20,7 @@ from fsdpfuzz.expect.bytes import (
 )
 from fsdpfuzz.expect.collectives import traffic
 from fsdpfuzz.expect.offloads import checkpoint_entries, offload_entries
-from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting
+from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting, rank_in_warnings
 from fsdpfuzz.expect.output_dtype import output_dtype
 from fsdpfuzz.expect.reshards import backward_reshards, may_stay_whole, unreached_roots
 from fsdpfuzz.expect.rounding import (
@@ -78,6 +78,7 @@ __all__ = [
     "order_warnings",
     "output_dtype",
     "parting",
+    "rank_in_warnings",
     "rounding",
     "same_arithmetic",
     "set_bytes",

@@ -96,6 +96,13 @@ def order_warnings(a: Anatomy) -> tuple[Deviation | None, ...] | None:
     return tuple(_deviation(a, rank) for rank in ranks)
 
 
+# ``_ExecOrderData.init`` takes the rank in the process group of its root, which with a 2-D mesh is
+# the one that the root is sharded over. Such groups are neighbours in rank.
+def rank_in_warnings(a: Anatomy, rank: int) -> int:
+    """The number by which fsdp1 calls a rank where it warns of another order."""
+    return rank % min(a.shards(root) for root in a.roots)
+
+
 def _order_at(a: Anatomy, op: int, rank: int) -> list[str]:
     """The units that a rank calls at a forward; none of them counts in eval mode."""
     for i, request, now in a.situations(rank):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpfuzz.case import Anatomy
-from fsdpfuzz.case.recipe import Do, Variable, call
-from fsdpfuzz.expect import order_error, order_warnings
+from fsdpfuzz.case.recipe import Do, Value, Variable, call
+from fsdpfuzz.expect import order_error, order_warnings, rank_in_warnings
 from fsdpfuzz.invariants.base import Invariant, subjects
 from fsdpfuzz.invariants.evidence import SEEN, Evidence, judged
 from fsdpfuzz.invariants.hooks import by_rank
@@ -88,7 +88,8 @@ class OrderWarning(Invariant):
             if subject.name != "case":
                 continue
             texts = zip(subject.warning_ops, subject.warnings, strict=True)
-            seen = [op for op, text in texts if text.startswith(f"{ORDER_WARNING} {report.rank}.")]
+            start = f"{ORDER_WARNING} {rank_in_warnings(a, report.rank)}."
+            seen = [op for op, text in texts if text.startswith(start)]
             deviation = due[report.rank]
             # Once for each unit of the first iteration that goes another way: ``next_iter`` then
             # sets the status to WARNED, and nothing is said again.
@@ -117,9 +118,12 @@ class OrderWarning(Invariant):
         due = order_warnings(a) or (None,) * a.case.world_size
         right = by_rank([0 if deviation is None else deviation.units for deviation in due])
         told = Variable("told")
+        numbers = [rank_in_warnings(a, rank) for rank in range(a.case.world_size)]
+        own = numbers == list(range(a.case.world_size))
+        rank: Value = Variable("rank") if own else by_rank(numbers)
         return Evidence(
             first=(Do(call=call("steps.watching.warnings_given"), into=(told,)),),
-            seen=(call("steps.names.starting", told, ORDER_WARNING, Variable("rank")),),
+            seen=(call("steps.names.starting", told, ORDER_WARNING, rank),),
             judge=judged("other", "warnings of another order", SEEN, right),
         )
 

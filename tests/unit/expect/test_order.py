@@ -23,7 +23,16 @@ from fsdpfuzz.case import (
     anatomy,
     features,
 )
-from fsdpfuzz.expect import Deviation, order_error, order_warnings, parting
+from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.units.sharding import Sharding
+from fsdpfuzz.expect import (
+    Deviation,
+    order_error,
+    order_warnings,
+    parting,
+    rank_in_warnings,
+)
+from tests.injected.by_hand import judged
 
 ITERATION: tuple[Op, ...] = (Forward(), Backward())
 FLIP = Flip(path="1", ranks=(1,))
@@ -154,3 +163,34 @@ def test_an_evaluation_between_iterations_is_none_and_gives_no_warning() -> None
     assert features(a.case)["unit_called_again"] == "off"
     trained = case(*ITERATION, Forward(grad=False), *ITERATION)
     assert features(trained.case)["unit_called_again"] == "on"
+
+
+@pytest.mark.parametrize(
+    ("sharding", "mesh", "numbers"),
+    [
+        ("FULL_SHARD", None, [0, 1, 2, 3]),
+        ("NO_SHARD", None, [0, 1, 2, 3]),
+        ("HYBRID_SHARD", Mesh(replicate=2, shard=2), [0, 1, 0, 1]),
+        ("HYBRID_SHARD", Mesh(replicate=1, shard=4), [0, 1, 2, 3]),
+    ],
+)
+def test_a_warning_gives_the_rank_in_the_group_that_the_root_is_sharded_over(
+    sharding: Sharding, mesh: Mesh | None, numbers: list[int]
+) -> None:
+    made = CaseSpec(
+        world_size=4,
+        model=Switch(children=(Linear(out=1), Linear(out=1))),
+        inputs=Dense(width=1),
+        plan=Fsdp1Plan(
+            units=(
+                Fsdp1Unit(path="", sharding=sharding),
+                Fsdp1Unit(path="branches.1", sharding=sharding),
+            )
+        ),
+        program=(*ITERATION, Flip(path="", ranks=(0, 1, 2, 3)), Forward()),
+        debug_level="DETAIL",
+        mesh=mesh,
+    )
+    a = anatomy(made)
+    assert [rank_in_warnings(a, rank) for rank in range(4)] == numbers
+    assert judged(made).findings == ()
