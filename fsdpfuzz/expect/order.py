@@ -100,7 +100,8 @@ def order_warnings(a: Anatomy) -> tuple[Deviation | None, ...] | None:
 # the one that the root is sharded over. Such groups are neighbours in rank.
 def rank_in_warnings(a: Anatomy, rank: int) -> int:
     """The number by which fsdp1 calls a rank where it warns of another order."""
-    return rank % min(a.shards(root) for root in a.roots)
+    sizes = [a.shards(root) for root in a.roots]
+    return rank % min(sizes, default=a.case.world_size)
 
 
 def _order_at(a: Anatomy, op: int, rank: int) -> list[str]:
