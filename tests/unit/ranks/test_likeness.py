@@ -131,6 +131,13 @@ def test_values_are_kept_as_they_were() -> None:
     assert [c.error for c in likeness.comparisons] == [0.0]
 
 
+def test_a_second_name_that_fsdp_has_parted_is_passed_over() -> None:
+    """Old FSDP2 makes two of a parameter that the model itself has under two names."""
+    parted = all_of("w2", WHOLE)
+    found = unlike([all_of("w", WHOLE), parted], [all_of("w", WHOLE), all_of("w2", [0.0] * 6)])
+    assert (found.error, found.numel) == (0.0, 6)
+
+
 def test_whole_tensors_are_compared_by_name_and_operation() -> None:
     pattern = Likeness(SHAPES)
     output = torch.tensor([1.0, 2.0])
