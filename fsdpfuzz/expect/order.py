@@ -69,8 +69,7 @@ def order_error(a: Anatomy) -> int | None:
     if any(earlier.gives_gradients for earlier in a.case.program[:op]):
         return None
     orders = [_order_at(a, op, rank) for rank in range(a.case.world_size)]
-    # A root compares the ranks that it is sharded over.
-    size = min(a.shards(root) for root in a.roots)
+    size = _compared(a)
     groups = (orders[first : first + size] for first in range(0, len(orders), size))
     # If only some of the groups differ, the others raise nothing and wait.
     return op if all(_differ(group) for group in groups) else None
@@ -100,8 +99,12 @@ def order_warnings(a: Anatomy) -> tuple[Deviation | None, ...] | None:
 # the one that the root is sharded over. Such groups are neighbours in rank.
 def rank_in_warnings(a: Anatomy, rank: int) -> int:
     """The number by which fsdp1 calls a rank where it warns of another order."""
-    sizes = [a.shards(root) for root in a.roots]
-    return rank % min(sizes, default=a.case.world_size)
+    return rank % _compared(a)
+
+
+def _compared(a: Anatomy) -> int:
+    """How many ranks a root compares with each other: those that it is sharded over."""
+    return min((a.shards(root) for root in a.roots), default=a.case.world_size)
 
 
 def _order_at(a: Anatomy, op: int, rank: int) -> list[str]:

@@ -78,10 +78,6 @@ class PairTable(msgspec.Struct, frozen=True, kw_only=True):
             counts[i][i] = value.count
         return Grid(self.values, counts)
 
-    def possible(self, first: int, second: int) -> bool:
-        """Whether a case can take both values, given by position."""
-        return _possible(self.values[first], self.values[second], self.count(first, second))
-
     @property
     def met(self) -> int:
         """Number of different pairs that were exercised."""
@@ -114,7 +110,11 @@ class Grid:
 
     def possible(self, first: int, second: int) -> bool:
         """Whether a case can take both values, given by position."""
-        return _possible(self.values[first], self.values[second], self.counts[first][second])
+        a, b = self.values[first], self.values[second]
+        if a.option == b.option:
+            return False
+        met = self.counts[first][second] > 0
+        return met or not _exclusive(a.option, a.value, b.option, b.value)
 
     def possible_pairs(self) -> Iterator[tuple[int, int]]:
         """All pairs of positions whose values can come together, the smaller one first."""
@@ -204,12 +204,6 @@ def in_order(values: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 def group_of(option: str) -> str:
     """The group that an option is shown in."""
     return FEATURES[option].group
-
-
-def _possible(a: Value, b: Value, count: int) -> bool:
-    if a.option == b.option:
-        return False
-    return count > 0 or not _exclusive(a.option, a.value, b.option, b.value)
 
 
 # The same for each report of a run, of which there are many.

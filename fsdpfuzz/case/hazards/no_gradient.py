@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -95,20 +95,9 @@ def quiet_with_gradient(a: Anatomy) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def left_unreduced(a: Anatomy) -> frozenset[str]:
     """Units with gradients that wait, none of which the backward that synchronises gives one."""
-    found: set[str] = set()
-    waiting: set[str] = set()
-    synchronised = True
-    for _, op, now in a.situations(0):
-        if op.waits:
-            synchronised = op.reduces
-        elif op.renews:
-            waiting.clear()
-        elif op.gives_gradients:
-            owners = (now.owners[name] for name in now.given if a.by_fqn[name].used)
-            given = {owner for owner in owners if owner is not None}
-            found |= waiting - given if synchronised else set()
-            waiting = set() if synchronised else waiting | given
-    return frozenset(found)
+    return frozenset[str]().union(
+        *(_of(now, waiting) - _of(now, given) for now, waiting, given in _reductions(a))
+    )
 
 
 # ``to_accumulated_grad_if_needed`` in fsdp/_fully_shard/_fsdp_param.py gives a gradient that waits
@@ -116,22 +105,30 @@ def left_unreduced(a: Anatomy) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def joined_unreduced(a: Anatomy) -> frozenset[str]:
     """Units with gradients that wait, where a backward that synchronises gives others a first."""
-    found: set[str] = set()
-    waiting: set[str] = set()
+    return frozenset[str]().union(
+        *(_of(now, given - waiting) & _of(now, waiting) for now, waiting, given in _reductions(a))
+    )
+
+
+def _reductions(a: Anatomy) -> Iterator[tuple[Situation, frozenset[str], frozenset[str]]]:
+    """Each backward that synchronises: whose gradients wait by then, and who gets one."""
+    waiting: frozenset[str] = frozenset()
     synchronised = True
     for _, op, now in a.situations(0):
         if op.waits:
             synchronised = op.reduces
         elif op.renews:
-            waiting.clear()
+            waiting = frozenset()
         elif op.gives_gradients:
-            given = {name for name in now.given if a.by_fqn[name].used}
-            wait = {now.owners[name] for name in waiting} - {None}
+            given = frozenset(name for name in now.given if a.by_fqn[name].used)
             if synchronised:
-                new = (now.owners[name] for name in given - waiting)
-                found.update(owner for owner in new if owner is not None and owner in wait)
-            waiting = set() if synchronised else waiting | given
-    return frozenset(found)
+                yield now, waiting, given
+            waiting = frozenset() if synchronised else waiting | given
+
+
+def _of(now: Situation, names: Iterable[str]) -> set[str]:
+    """The units that manage them."""
+    return {owner for name in names if (owner := now.owners[name]) is not None}
 
 
 def kept_whole(a: Anatomy) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ class Flip(OperationBase, tag="flip", frozen=True, kw_only=True):
         number = a.switches.index(self.path)
         prefix = f"{self.path}." if self.path else ""
         named = Variable("named")
-        kept = [n for n in a.owners if within(n, self.path) and _flattened_beyond(a, self.path, n)]
+        kept = [name for name in a.owners if _flattened_beyond(a, self.path, name)]
         options: dict[str, Value] = {"kept": literal(a.canonical_names(kept))} if kept else {}
         flip = call("steps.switching.flip", MODEL, named, number, prefix, **options)
         yield Do(call=flip, ranks=self.ranks)
@@ -108,7 +108,6 @@ def _flattened_beyond(a: Anatomy, switch: ModulePath, name: str) -> bool:
     branches = join(switch, "branches")
     return (
         owner is not None
-        and a.fsdp1
         and within(name, branches)
         and is_flat(a, owner)
         and not (within(owner, branches) and owner != branches)

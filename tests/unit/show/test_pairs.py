@@ -13,7 +13,7 @@ from fsdpfuzz.case import FEATURES, CaseSpec, features
 from fsdpfuzz.seeds import SEEDS
 from fsdpfuzz.show import PairCounts, PairTable, Value
 from fsdpfuzz.show._heat import heat_maps, legend, short
-from fsdpfuzz.show._pairs import AT_ONCE, GROUPS, MAX_VALUES, OTHER, _possible
+from fsdpfuzz.show._pairs import AT_ONCE, GROUPS, MAX_VALUES, OTHER, _exclusive
 from tests.unit.show.samples import REFUSED, RICH, SMALL, many_cases
 
 
@@ -53,13 +53,13 @@ def test_counts() -> None:
 def test_what_cannot_come_together_is_not_missed() -> None:
     table = counted(*ABC, {"freeze": "none", "frozen_unit": "off"}, {"frozen_unit": "on"})
     value = {str(v): i for i, v in enumerate(table.values)}
-    assert not table.possible(value["api=fsdp2"], value["sharding=NO_SHARD"])
-    assert not table.possible(value["reshard_after_forward=on"], value["sharding=NO_SHARD"])
-    assert not table.possible(value["sharding=NO_SHARD"], value["sharding=FULL_SHARD"])
-    assert not table.possible(value["frozen_unit=on"], value["freeze=none"])
-    assert not table.possible(value["freeze=none"], value["frozen_unit=on"])
-    assert table.possible(value["frozen_unit=off"], value["freeze=none"])
-    assert table.possible(value["api=fsdp2"], value["tied=nested"])
+    assert not table.grid().possible(value["api=fsdp2"], value["sharding=NO_SHARD"])
+    assert not table.grid().possible(value["reshard_after_forward=on"], value["sharding=NO_SHARD"])
+    assert not table.grid().possible(value["sharding=NO_SHARD"], value["sharding=FULL_SHARD"])
+    assert not table.grid().possible(value["frozen_unit=on"], value["freeze=none"])
+    assert not table.grid().possible(value["freeze=none"], value["frozen_unit=on"])
+    assert table.grid().possible(value["frozen_unit=off"], value["freeze=none"])
+    assert table.grid().possible(value["api=fsdp2"], value["tied=nested"])
 
 
 def test_what_one_api_alone_can_take_does_not_meet_options_of_the_other() -> None:
@@ -69,13 +69,13 @@ def test_what_one_api_alone_can_take_does_not_meet_options_of_the_other() -> Non
     )
     value = {str(v): i for i, v in enumerate(table.values)}
     for own in ("state_dict=local", "full_params=written"):
-        assert not table.possible(value[own], value["shard_placement=on"])
-    assert table.possible(value["full_params=read"], value["state_dict=local"])
+        assert not table.grid().possible(value[own], value["shard_placement=on"])
+    assert table.grid().possible(value["full_params=read"], value["state_dict=local"])
 
 
 def test_a_pair_that_did_occur_is_possible_whatever_was_thought() -> None:
     table = counted({"freeze": "none", "frozen_unit": "on"})
-    assert table.possible(0, 1)
+    assert table.grid().possible(0, 1)
 
 
 def test_blind_spots_come_by_how_much_is_missed() -> None:
@@ -175,7 +175,7 @@ def test_no_case_has_values_that_exclude_each_other(cases: tuple[CaseSpec, ...])
             (str(a), str(b))
             for a in values
             for b in values
-            if a.option != b.option and not _possible(a, b, 0)
+            if a.option != b.option and _exclusive(a.option, a.value, b.option, b.value)
         ] == []
 
 

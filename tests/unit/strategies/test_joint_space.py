@@ -144,6 +144,7 @@ def table() -> PairTable:
 def met() -> Iterator[tuple[Pair, int, float, bool]]:
     """For each two listed values: how often they met, would have met, and whether they can."""
     pairs = table()
+    grid = pairs.grid()
     listed = [
         i
         for i, one in enumerate(pairs.values)
@@ -155,7 +156,7 @@ def met() -> Iterator[tuple[Pair, int, float, bool]]:
             pair = frozenset({(a.option, a.value), (b.option, b.value)})
             if a.option != b.option:
                 expected = a.count * b.count / pairs.cases
-                yield pair, pairs.count(i, j), expected, pairs.possible(i, j)
+                yield pair, pairs.count(i, j), expected, grid.possible(i, j)
 
 
 def missing() -> dict[Pair, float]:
