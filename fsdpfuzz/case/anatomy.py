@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import islice
 
@@ -114,7 +115,9 @@ class Anatomy:
     @cached_property
     def distinct(self) -> tuple[Parameter, ...]:
         """The parameters, each tied one once, by the name of the tie's source."""
-        return tuple(p for p in self.parameters if p.fqn not in self.source)
+        used = {self.canonical(p.fqn) for p in self.parameters if p.used}
+        found = (p for p in self.parameters if p.fqn not in self.source)
+        return tuple(replace(p, used=p.fqn in used) for p in found)
 
     def canonical(self, fqn: str) -> str:
         """The FQN under which the reference knows a parameter."""
@@ -219,16 +222,14 @@ class Anatomy:
     @cached_property
     def owned(self) -> dict[str, list[Parameter]]:
         """For each unit the parameters that it manages, one tied within the unit once."""
-        within_unit = {
-            target
-            for target, source in self.source.items()
-            if self.owners.get(source) == self.owners.get(target)
-        }
+        ties = self.source.items()
+        within_unit = {name for name, of in ties if self.owners.get(of) == self.owners.get(name)}
+        used = {self.source[name] for name in within_unit if self.by_fqn[name].used}
         owned: dict[str, list[Parameter]] = {path: [] for path in self.units}
-        for parameter in self.parameters:
-            owner = self.owners[parameter.fqn]
-            if owner is not None and parameter.fqn not in within_unit:
-                owned[owner].append(parameter)
+        for p in self.parameters:
+            owner = self.owners[p.fqn]
+            if owner is not None and p.fqn not in within_unit:
+                owned[owner].append(replace(p, used=p.used or p.fqn in used))
         return owned
 
     @cached_property

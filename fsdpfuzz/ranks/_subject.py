@@ -149,7 +149,9 @@ class Observer:
         self._frozen = now
 
     def _after_forward(self, op: int, index: int, loss: Tensor, output: Tensor) -> None:
-        self.losses.append(loss.detach())
+        # A forward over parameters that fsdp2 failed to gather can put out a DTensor.
+        loss, output = _local(loss), _local(output)
+        self.losses.append(loss)
         self.output_dtypes.append(dtype_of(output))
         wide = self._reference.wide
         # Of the output for the loss as well: a sum that cancels keeps the rounding of its terms.

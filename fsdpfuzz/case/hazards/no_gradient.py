@@ -114,13 +114,14 @@ def _reductions(a: Anatomy) -> Iterator[tuple[Situation, frozenset[str], frozens
     """Each backward that synchronises: whose gradients wait by then, and who gets one."""
     waiting: frozenset[str] = frozenset()
     synchronised = True
+    used = {p.fqn for p in a.distinct if p.used}
     for _, op, now in a.situations(0):
         if op.waits:
             synchronised = op.reduces
         elif op.renews:
             waiting = frozenset()
         elif op.gives_gradients:
-            given = frozenset(name for name in now.given if a.by_fqn[name].used)
+            given = now.given & used
             if synchronised:
                 yield now, waiting, given
             waiting = frozenset() if synchronised else waiting | given

@@ -154,19 +154,21 @@ def units_left_out(a: Anatomy) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def units_left_behind(a: Anatomy) -> frozenset[str]:
-    """Units that a forward without grad calls, and no forward of the next backward does."""
+    """Units that a forward calls which no backward follows, and no forward of the next backward."""
     found: set[str] = set()
-    for rank in a.telling_ranks if a.optional else ():
+    # Else each forward calls the same units.
+    varies = a.optional or any(op.called for op in a.case.program if op.runs_model)
+    for rank in a.telling_ranks if varies else ():
         alone: set[str] = set()
         called: set[str] = set()
         for i, op, now in a.situations(rank):
             b = a.at(i)
             if isinstance(op, Forward):
                 units = {b.unit_at[c.path] for c in b.calls(op, now) if c.path in b.unit_at}
-                if not op.grad:
-                    alone |= units
-                elif op.waits:
+                if op.waits:
                     called |= units
+                else:
+                    alone |= units
             elif op.gives_gradients:
                 alone -= called
                 found |= alone
@@ -235,8 +237,8 @@ class UnitCallsDimension(Hazard):
             values=ON,
         ),
         "left_behind": Feature(
-            about="on when a forward without grad calls the unit, and those of the next backward "
-            "do not",
+            about="on when a forward calls the unit that no backward follows, without grad or "
+            "dropped, and those of the next backward do not",
             group="Wrapping",
             values=ON,
         ),

@@ -185,7 +185,7 @@ def check_stored(a: Anatomy, progress: Progress, at: str) -> None:
 
 def saves_a_part(a: Anatomy) -> bool:
     """Whether a parameter that requires grad may have no state while another one has gradients."""
-    used = {p.fqn for p in a.parameters if p.used}
+    used = {p.fqn for p in a.distinct if p.used}
     went_back: set[str] = set()
     stepped: set[str] = set()
     for _, op, now in a.situations(0):

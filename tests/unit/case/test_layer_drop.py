@@ -286,7 +286,7 @@ def test_a_unit_is_left_out_by_all_forwards_before_a_backward(
         (ONCE * 3, []),
         # The first forward leaves out none, the second one the first layer, the third the other.
         ((Forward(grad=False), *ONCE), ["layers.0"]),
-        ((Forward(drop=True), *ONCE), []),
+        ((Forward(drop=True), *ONCE), ["layers.0"]),
         ((Forward(grad=False), Forward(grad=False), *ONCE), ["layers.1"]),
         # One of both before the backward calls it.
         ((Forward(grad=False), Forward(), *ONCE), []),
@@ -299,7 +299,7 @@ def test_a_unit_is_left_out_by_all_forwards_before_a_backward(
         ((Forward(grad=False), Rebuild(plan=fsdp1("", "layers.0", "layers.1")), *ONCE), []),
     ],
 )
-def test_a_unit_is_left_behind_by_a_forward_without_grad(
+def test_a_unit_is_left_behind_by_a_forward_without_backward(
     program: tuple[Op, ...], expected: list[str]
 ) -> None:
     assert having(case(fsdp1("", "layers.0", "layers.1"), program), "left_behind") == expected

@@ -5,7 +5,23 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fsdpfuzz.case import ITERATION, CaseSpec, Rebuild, anatomy, chain, check, features, lower
+from fsdpfuzz.case import (
+    ITERATION,
+    CaseSpec,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Idle,
+    Linear,
+    Rebuild,
+    Sequential,
+    Tie,
+    anatomy,
+    chain,
+    check,
+    features,
+    lower,
+)
+from fsdpfuzz.case.features import unit_features
 from fsdpfuzz.case.recipe import Call, Do, Operation
 
 
@@ -46,3 +62,20 @@ def test_saving_at_once_is_plainer() -> None:
     plainer = [(s.case, s.words) for s in Rebuild.simpler(case(True))]
     assert (case(False), "async_save") in plainer
     assert "async_save" not in [s.words for s in Rebuild.simpler(case(False))]
+
+
+def test_what_is_read_under_another_name_of_a_tie_is_stepped() -> None:
+    model = Sequential(children=(Idle(), Linear(out=1, bias=False)))
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
+    given = msgspec.structs.replace(
+        chain("fsdp2", (1, 1), (), 2, (*ITERATION, Rebuild(plan=plan))),
+        model=model,
+        plan=plan,
+        ties=(Tie(source="0.idle.weight", target="1.weight"),),
+    )
+    check(given)
+    a = anatomy(given)
+    assert {p.fqn: p.used for p in a.distinct} == {"0.idle.weight": True, "0.idle.bias": False}
+    assert unit_features(a, "")["gradient"] == "on"
+    # Of the bias alone there is no state.
+    assert features(a.case)["rebuilt_state"] == "part"
