@@ -112,7 +112,9 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
 def _tells(a: Anatomy, path: str) -> bool:
     """Whether checkpointing has more to do for a module than to call it once more."""
     place = a.by_path[path]
-    if place.kind in BY_KEYWORDS or (place.node is not None and place.node.draws_random()):
+    node = place.node
+    seeded = node is not None and (node.draws_random() or node.hands_out_rows)
+    if place.kind in BY_KEYWORDS or seeded:
         return True
     # A recomputation ends within the last call of a unit that it needs: only where it calls one
     # several times does a call come to its end.

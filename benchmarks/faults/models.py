@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.faults._edit import Edit, fault
-from benchmarks.faults.fsdp2_runtime import STATE
+from benchmarks.faults.fsdp2_runtime import GROUP, STATE
 
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
 WRAP = "torch.distributed.fsdp.wrap:"
@@ -57,6 +57,18 @@ FAULTS = (
             "    fsdp_param_group.reduce_scatter_unused_params = True\n"
             "if fsdp_param_group._training_state != TrainingState.POST_BACKWARD:\n"
             "    fsdp_param_group.post_backward()",
+        ),
+    ),
+    fault(
+        "fsdp2_unit_without_rows_reduced_late",
+        "a unit that is called with no rows is reduced when the backward ends: other ranks, which "
+        "call it with some, reduce another unit at its place",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(
+            GROUP + "_register_post_backward_hook",
+            "not inp_tensors",
+            "not all(t.numel() for t in inp_tensors)",
         ),
     ),
 )

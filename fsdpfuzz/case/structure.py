@@ -131,6 +131,11 @@ class StructureDimension(Dimension):
             group="Model",
             values=ON,
         ),
+        "experts": Feature(
+            about="on when rows of the data are handed to experts, other numbers on each rank",
+            group="Model",
+            values=ON,
+        ),
         "kinds": Feature(
             about="the other kinds of module, joined by +: dropout, switch, positions, ...",
             group="Model",
@@ -176,6 +181,7 @@ class StructureDimension(Dimension):
         made = (node.made for node in nodes if isinstance(node, Parametrized))
         yield "parametrized", one(made, several="orthogonal")
         yield "layer_drop", on("layer_drop" in a.kinds)
+        yield "experts", on("experts" in a.kinds)
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)
         yield "residual", on("residual" in a.kinds)

@@ -33,10 +33,20 @@ class Slot:
     """Whether the batch has to stay as it is."""
     once: bool = True
     """Whether a forward calls it only once."""
+    few: bool = False
+    """Whether it may be given no row at all."""
 
-    def inside(self, *, out: int | None = None, steady: bool = True, once: bool = True) -> Slot:
+    def inside(
+        self,
+        *,
+        out: int | None = None,
+        steady: bool = True,
+        once: bool = True,
+        few: bool = False,
+    ) -> Slot:
         """The start of a chain within a block that stands here."""
-        return Slot(self.width, self.depth + 1, out, steady, self.once and once)
+        depth = self.depth + 1
+        return Slot(self.width, depth, out, steady, self.once and once, self.few or few)
 
 
 class ModuleStrategy(ABC):
@@ -115,6 +125,7 @@ class Growth:
             kind
             for kind, one in self.allowed.items()
             if (deep or not one.holds) and one.fits(self, slot)
+            if not (slot.few and KINDS[kind].joins_rows)
         ]
         if slot.width != TOKENS:
             # A second one keeps parameters in the majority.

@@ -31,17 +31,17 @@ def draw(d: Drawing) -> None:
 
 def _rows(d: Drawing) -> list[list[str]]:
     """The siblings that can be one unit; those that a tie joins first."""
-    a, rows = d.a, []
+    a = d.a
+    rows: list[list[str]] = []
     for place in a.places:
         if place.node is None or not any(within(place.path, unit) for unit in a.units):
             continue
-        row = [
-            path
-            for path in _children(place.path, list(a.by_path))
-            if any(within(p.fqn, path) for p in a.parameters) and not called_apart(a, path)
-        ]
-        if len(row) > 1:
-            rows.append(row)
+        # A module may lie beside the list of the others.
+        held: dict[str, list[str]] = {}
+        for path in _children(place.path, list(a.by_path)):
+            if any(within(p.fqn, path) for p in a.parameters) and not called_apart(a, path):
+                held.setdefault(path.rpartition(".")[0], []).append(path)
+        rows += [row for row in held.values() if len(row) > 1]
     tied = [row for row in rows if any(_joins(row, tie) for tie in a.source.items())]
     return tied or rows
 

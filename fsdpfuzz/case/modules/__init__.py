@@ -24,6 +24,7 @@ from fsdpfuzz.case.modules.conv_norm import BATCH_NORM, ConvNorm
 from fsdpfuzz.case.modules.dropout import Dropout
 from fsdpfuzz.case.modules.embedding import Embedding
 from fsdpfuzz.case.modules.encoder_layer import EncoderLayer
+from fsdpfuzz.case.modules.experts import Experts
 from fsdpfuzz.case.modules.gain import Gain
 from fsdpfuzz.case.modules.idle import Idle
 from fsdpfuzz.case.modules.imported import Imported, ImportedModule, ImportedParameter
@@ -71,6 +72,7 @@ Node = (
     | Parametrized
     | LayerDrop
     | InPlace
+    | Experts
 )
 
 Model = Node | Imported
@@ -128,6 +130,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "EncoderLayer",
+    "Experts",
     "Gain",
     "Idle",
     "Imported",

@@ -1,8 +1,7 @@
 """What a kind of module has to say of itself.
 
 A model is a tree of nodes. A node maps the last dimension of its input, its *width*, to a new
-width, and says only what it puts out: what comes in follows from the data flow, so editing one
-width by hand never leaves a contradiction two layers further on.
+one, and says that alone: what comes in follows from the data flow, and no edit contradicts it.
 """
 
 from __future__ import annotations
@@ -202,6 +201,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     """Name of the list of modules in it of which a forward calls some, and leaves out others."""
     numbered: ClassVar[bool] = False
     """Whether that hangs on the number of the forward, which the random seed then is."""
+    hands_out_rows: ClassVar[bool] = False
+    """Whether the random seed says which rows each of its children is given, in two dimensions."""
+    joins_rows: ClassVar[bool] = False
+    """Whether it computes with several rows together, so that it cannot do without any."""
     cut_by_rows: ClassVar[int | None] = None
     """The dimension of its weight that ``RowwiseParallel`` cuts; None where it cannot cut it."""
     changes_outputs: ClassVar[bool] = False

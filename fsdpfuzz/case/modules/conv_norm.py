@@ -37,6 +37,7 @@ class ConvNorm(NodeBase, tag="conv_norm", frozen=True, kw_only=True):
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.conv_norm.ConvNorm",)
     shows_width: ClassVar[bool] = True
+    joins_rows: ClassVar[bool] = True
     channels: Count = 1
     affine: bool = True
 

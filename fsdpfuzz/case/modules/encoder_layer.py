@@ -21,6 +21,7 @@ class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.encoder_layer.EncoderLayer",)
     inner_kinds: ClassVar[tuple[str, ...]] = ("linear", "norm", "encoder_stack_layer")
     scratch: ClassVar[int] = ATTENTION
+    joins_rows: ClassVar[bool] = True
     heads: Count = 1
     hidden: Width = 8
     dropout: Probability = 0.0

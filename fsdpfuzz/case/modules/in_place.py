@@ -16,7 +16,7 @@ from fsdpfuzz.case.modules.base import (
     Walk,
     changed,
 )
-from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError
 
@@ -102,9 +102,10 @@ def _putting_out(node: Node, path: str) -> Iterator[tuple[str, Node]]:
 def changed_views(a: Anatomy) -> frozenset[str]:
     """Modules that put out a view which another one changes in place, by path."""
     deep = a.case.inputs.length is not None
+    flat = [p.path for p in a.places if p.node is not None and p.node.hands_out_rows]
     return frozenset(
         join(place.path, inner)
         for place in a.places
         if isinstance(place.node, InPlace)
-        for inner in place.node.views(deep)
+        for inner in place.node.views(deep and not any(within(place.path, path) for path in flat))
     )

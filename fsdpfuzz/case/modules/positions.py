@@ -15,6 +15,7 @@ class Positions(Leaf, tag="positions", frozen=True, kw_only=True):
 
     classes: ClassVar[tuple[str, ...]] = ()
     inner_kinds: ClassVar[tuple[str, ...]] = ("embedding",)
+    joins_rows: ClassVar[bool] = True
     rows: Width
 
     def width_after(self, width: int, at: str = "$.model") -> int:

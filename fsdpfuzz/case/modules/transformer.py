@@ -32,6 +32,7 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
     inner_kinds: ClassVar[tuple[str, ...]] = ("embedding", "linear", "norm")
     shows_width: ClassVar[bool] = True
     scratch: ClassVar[int] = ATTENTION
+    joins_rows: ClassVar[bool] = True
     rows: Width
     width: Width
     heads: Count = 2

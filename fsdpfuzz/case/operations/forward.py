@@ -16,12 +16,12 @@ from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.paths import outermost, within
+from fsdpfuzz.case.randomness import seeded
 from fsdpfuzz.case.recipe import (
     MODEL,
     Do,
     Inside,
     Statement,
-    Sum,
     Variable,
     With,
     call,
@@ -151,12 +151,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         x, output, loss = Variable("x"), Variable("output"), Variable("loss")
         yield from lowering.before_forward()
         yield Do(call=a.case.inputs.drawn(a, index), into=(x,))
-        if a.numbered or a.draws_random:
-            # Before each forward: FSDP, DDP and the float64 replica run one after the other in one
-            # process.
-            yield Do(
-                call=call("torch.manual_seed", index if a.numbered else Sum(a.case.seed, index))
-            )
+        yield from seeded(a, index)
         module = Inside("model", self.target) if self.target else MODEL
         run: list[Statement] = [
             Do(call=lowering.called(module, x, by_method=self.by_method), into=(output,)),

@@ -15,7 +15,8 @@ from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.case.paths import within
-from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Sum, Variable, With, call
+from fsdpfuzz.case.randomness import seeded
+from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Variable, With, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -71,8 +72,7 @@ class Interrupt(OperationBase, tag="interrupt", frozen=True, kw_only=True):
         """A forward on the inputs of the one that follows."""
         a, index, x = lowering.a, lowering.coming_index, Variable("x")
         yield Do(call=a.case.inputs.drawn(a, index), into=(x,))
-        if a.draws_random:
-            yield Do(call=call("torch.manual_seed", Sum(a.case.seed, index)))
+        yield from seeded(a, index)
         module = Inside("model", self.module) if self.module else MODEL
         caught = call("steps.interrupt.interrupted", module, self.done)
         run = Do(call=lowering.called(MODEL, x, by_method=False))

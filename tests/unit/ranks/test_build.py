@@ -41,7 +41,7 @@ from fsdpfuzz.case import (
     Transformer,
     anatomy,
 )
-from fsdpfuzz.case.modules import ConvNorm, LayerDrop, Parametrized
+from fsdpfuzz.case.modules import ConvNorm, Experts, LayerDrop, Parametrized
 from fsdpfuzz.case.modules.keyed import Keyed
 from fsdpfuzz.steps.modules.chain import Chain
 from tests.unit.ranks.executed import built
@@ -72,6 +72,7 @@ MODELS: dict[str, Node] = {
         Parametrized(out=2, form="orthogonal"),
     ),
     "layer_drop": LayerDrop(children=(seq(Linear(out=2), Linear(out=4)), Linear(out=4)), start=1),
+    "experts": Experts(children=(seq(Linear(out=2), Linear(out=4)), Gain()), top=2, start=1),
     "encoder": seq(Positions(rows=3), EncoderLayer(heads=2, causal=True)),
 }
 

@@ -1,0 +1,28 @@
+"""Experts beside a router."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Node
+from fsdpfuzz.case.modules.experts import Experts
+from fsdpfuzz.strategies.modules.growth import Growth, ModuleStrategy, Slot
+
+
+class ExpertsStrategy(ModuleStrategy):
+    """Two or three, often all alike; the router counts for a leaf."""
+
+    holds = True
+    percent = 12
+
+    def draw(self, growth: Growth, slot: Slot) -> Node:
+        """Shrinks towards two alike, one of which each row goes to."""
+        d = growth.d
+        growth.leaves -= 1
+        number, differ = d.between(2, 3), d.chance(50)
+        here = slot.inside(out=slot.width, few=True)
+        first = growth.body(here)
+        others = [growth.body(here) if differ else first for _ in range(number - 1)]
+        top, start = d.between(1, 2), d.between(0, 2)
+        return Experts(children=(first, *others), top=top, start=start % number)
+
+
+STRATEGY = ExpertsStrategy()
