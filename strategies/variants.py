@@ -67,6 +67,7 @@ def _held_out(d: Drawing) -> None:
         or op.saves_optimizer
         or op.names_state()
         or op.joins_gradients
+        or op.asks_trained
         or op.renews
         for op in case.program
     )

@@ -6,8 +6,14 @@ from benchmarks.faults._edit import Edit, fault
 
 RUNTIME = "torch.distributed.fsdp._runtime_utils:"
 HANDLE = "torch.distributed.fsdp._flat_param:FlatParamHandle."
+FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel."
 STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState."
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
+_GATHERED = (
+    "_unshard_params_for_summon(self, self, writeback=True, rank0_only=False, "
+    "offload_to_cpu=False, with_grads=False)"
+)
+"""The parameters for a function that is applied."""
 
 FAULTS = (
     fault(
@@ -89,5 +95,27 @@ FAULTS = (
             "self._mp_policy.output_dtype is not None",
             "self._mp_policy.output_dtype is not None and torch.is_grad_enabled()",
         ),
+    ),
+    fault(
+        "fsdp1_applied_lost",
+        "what a function given to apply() does to parameters is lost",
+        "fsdp1 runtime",
+        "fsdp1",
+        Edit(FSDP1 + "apply", _GATHERED, _GATHERED.replace("writeback=True", "writeback=False")),
+    ),
+    fault(
+        "fsdp1_applied_to_shards",
+        "a function given to apply() finds each rank's part of the original parameters",
+        "fsdp1 runtime",
+        "fsdp1",
+        Edit(FSDP1 + "apply", _GATHERED, "contextlib.nullcontext()"),
+    ),
+    fault(
+        "fsdp1_applied_makes_a_root",
+        "a unit whose apply() comes before the first forward counts as a root from then on",
+        "fsdp1 runtime",
+        "fsdp1",
+        Edit(FSDP1 + "apply", "uninitialized and self._is_root", "False"),
+        silent=False,
     ),
 )

@@ -43,6 +43,8 @@ class MemTrackerDimension(Dimension):
                     "clip": ("2", "1", "inf", "1 and 2", "inf and other"),
                     "cleared": ("part", "whole", "mixed"),
                     "rescaled": ("in place",),
+                    "applied": ("scaled", "smoothed", "several"),
+                    "applied_below": ("on",),
                     "interrupted": ("begin", "end", "several"),
                     "retained_graph": ("on",),
                     "full_params": ("read", "written"),

@@ -82,6 +82,9 @@ class VariantsDimension(Dimension):
                 raise CaseError(
                     "with other gradients the program leaves others of all", path=f"{at}.frozen"
                 )
+            if variant.frozen is not None and any(op.asks_trained for op in a.case.program):
+                words = "the program changes what requires grad, whether it is held out or not"
+                raise CaseError(words, path=f"{at}.frozen")
             run = a.of(variant_of(a.case, variant))
             check_checkpoints(run, variant.checkpoints or (), f"{at}.checkpoints")
             _check_gradients(a, run, at)

@@ -6,7 +6,8 @@ dtype that it computes in. What happens to it after forward its strategy says (f
 again, but for those of ``SHARD_GRAD_OP`` under ``no_sync``. Where gradients are synchronised, each
 unit that has any reduces them once: over its shards, over replicas if there are several, or, where
 it is not sharded, over all ranks. Prefetching changes when units are gathered, not how often, and
-the next unit in backward is gathered before the present one's gradients are reduced.
+the next unit in backward is gathered before the present one's gradients are reduced. For a function
+that is applied to each module fsdp1 gathers what is sharded, in its own dtype, and fsdp2 nothing.
 
 Where nothing is promised at all `fsdpfuzz.expect.promised` says, and besides
 - where ranks take different paths, and from a call of anything but the root, a forward whose loss
@@ -33,7 +34,7 @@ from fsdpfuzz.case import (
     kept_whole,
     within,
 )
-from fsdpfuzz.case.operations import Op, Reshard, Unshard
+from fsdpfuzz.case.operations import Apply, Op, Reshard, Unshard
 from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
@@ -48,7 +49,7 @@ from fsdpfuzz.expect.traffic import ANY, EITHER, SHARDED, WHOLE, Bounds, Traffic
 def traffic(
     a: Anatomy, rank: int, *, settled: bool = True, own: bool = False
 ) -> Mapping[int, Traffic]:
-    """The collectives of each forward and backward of which anything is promised, by index.
+    """The collectives of each operation of which anything is promised, by index.
 
     ``settled`` says that fsdp2 leaves a unit whole that is recomputed in backward, and reshards a
     root after forward if asked to: older versions of torch did neither. ``own`` says that fsdp2
@@ -129,13 +130,31 @@ class _Follower:
             elif now.trained != self._trained and set(self._state.values()) - {SHARDED}:
                 return  # fsdp2 does not tell units that are whole
             else:
+                if isinstance(op, Apply) and (a.fsdp1 or not op.smooth):
+                    yield i, self._applied(op)
                 self._state = {p: self._after_a_look(p, op, s) for p, s in self._state.items()}
             self._trained = dict(now.trained)
+
+    def _applied(self, op: Apply) -> Traffic:
+        """fsdp1 gathers in the parameters' own dtype; fsdp2 has each rank change its shards."""
+        a, found = self._now, Traffic()
+        for path in a.units if a.fsdp1 else ():
+            if a.managed.get(path) and not is_whole(a, path) and within(path, op.module):
+                state = self._state.get(path, SHARDED)
+                number = SHARDED if self._is_low(path) else state
+                if path in self._in_vain:
+                    number = Bounds(0, number.most)
+                text = collective("all_gather", "float32", shard_numel(a, path))
+                found.add(text, number, path)
+        return found
+
+    def _is_low(self, path: str) -> bool:
+        return computed_in(self._now.options[path]) not in (None, "float32")
 
     # ``FlatParamHandle._get_padded_unsharded_flat_param`` in fsdp/_flat_param.py frees the lower.
     def _after_a_look(self, path: str, op: Op, state: Bounds) -> Bounds:
         """Who looks into a whole unit may shard it; fsdp1 does so if that is in less precision."""
-        lower = self._a.fsdp1 and computed_in(self._now.options[path]) not in (None, "float32")
+        lower = self._a.fsdp1 and self._is_low(path)
         return SHARDED if state == SHARDED or (op.looks_whole and lower) else EITHER
 
     def _changes_dtype(self, now: Situation) -> bool:

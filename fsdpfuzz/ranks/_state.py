@@ -127,14 +127,14 @@ class StateWatch:
     ) -> tuple[Comparison, ...]:
         """The saved values against the reference's.
 
-        Without an optimizer step before it the state must equal the plain model's bit for bit;
-        afterwards parameters may round as they may in training. Buffers are always exact,
-        unless the plan keeps them in a lower precision, or recomputation updates them: that
+        Before anything rounds, as an optimizer step does, the state must equal the plain model's
+        bit for bit; afterwards parameters may round as they may in training. Buffers are always
+        exact, unless the plan keeps them in a lower precision, or recomputation updates them: that
         stops as soon as backward has what it needs, also in a reference with the same checkpoints.
         """
         if taken.values is None:
             return ()
-        trained = any(earlier.steps_optimizer for earlier in self._a.case.program[:op])
+        trained = any(earlier.rounds for earlier in self._a.case.program[:op])
         name = coarsest_buffer(self._a)
         coarse = 0.0 if name is None else EPSILON[name]
         params = Batch(

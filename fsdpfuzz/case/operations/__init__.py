@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+from fsdpfuzz.case.operations.apply import Apply
 from fsdpfuzz.case.operations.average_unmanaged import AverageUnmanaged
 from fsdpfuzz.case.operations.backward import Backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, complete
@@ -47,6 +48,7 @@ Op = (
     | Unshard
     | Rescale
     | Interrupt
+    | Apply
     | Transfer
 )
 
@@ -57,6 +59,7 @@ complete(OPERATIONS.values())
 
 __all__ = [
     "OPERATIONS",
+    "Apply",
     "AverageUnmanaged",
     "Backward",
     "ClearGrad",

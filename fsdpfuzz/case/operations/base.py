@@ -93,6 +93,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether it is a step of the optimizer."""
     parts_ranks: ClassVar[bool] = False
     """Whether ranks may go different ways from then on."""
+    asks_trained: ClassVar[bool] = False
+    """Whether what it does to a parameter hangs on whether that requires grad."""
     changes_trained: ClassVar[bool] = False
     """Whether other parameters are trained from then on."""
     drops_gradients: ClassVar[bool] = False
@@ -136,6 +138,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return ""
 
     @property
+    def within(self) -> str:
+        """FQN of a module inside the model that it names, as that lies in the plain one."""
+        return ""
+
+    @property
     def calls_method(self) -> bool:
         """Whether it calls another method of that module than ``forward``."""
         return False
@@ -149,6 +156,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     def sets_data(self) -> bool:
         """Whether parameters have other tensors for their data after it, until FSDP looks."""
         return False
+
+    @property
+    def rounds(self) -> bool:
+        """Whether it changes parameters to values that may be rounded otherwise without FSDP."""
+        return self.steps_optimizer
 
     @property
     def saves_local(self) -> bool:

@@ -17,8 +17,7 @@ BOTH: tuple[tuple[Api, Api], ...] = (("fsdp1", "fsdp2"), ("fsdp2", "fsdp1"))
 Together = tuple[str, Values, Values]
 """Why no value on the one side comes with any on the other."""
 
-ON = ("on",)
-OFF = ("off",)
+ON, OFF = ("on",), ("off",)
 OPTIM: Values = {
     "optim_state": ("full", "sharded", "several"),
     **{f"optim_{n}": ON for n in ("own", "offload", "broadcast", "flatten", "fresh")},
@@ -33,7 +32,8 @@ STORED: Values = {
 }
 """A checkpoint on disk."""
 CLEARED = ("part", "whole", "mixed")
-RESCALED = ("in place", "new data")
+RESCALED: Values = {"rescaled": ("in place", "new data")}
+APPLIED: Values = {"applied": ("scaled", "smoothed", "several"), "applied_below": ON}
 BY_HAND: Values = {
     "unsharded": ("at once", "async", "waited", "several"),
     "resharded": ("before backward", "between", "several"),
@@ -226,7 +226,7 @@ NOT_DRAWN: tuple[Together, ...] = (
         },
     ),
     ("all ranks switch between two iterations", {"flips": ("all",)}, {"steps": ("1",)}),
-    ("nothing else is done where ranks switch", {"flips": ("all", "some")}, {"rescaled": RESCALED}),
+    ("nothing else is done where ranks switch", {"flips": ("all", "some")}, RESCALED | APPLIED),
     (
         "only fsdp1 checks the order, so ranks part there alone, in plain models and programs",
         {"flips": ("some",)},
@@ -320,7 +320,7 @@ NOT_DRAWN: tuple[Together, ...] = (
     ),
     (
         "gradients of some parameters are dropped of units that stay as they are, or some scaled",
-        {"cleared": CLEARED, "rescaled": RESCALED},
+        {"cleared": CLEARED, **RESCALED},
         {"rebuilt": ("same", "other"), "async_save": ON},
     ),
     (
