@@ -97,6 +97,21 @@ FAULTS = (
         ),
     ),
     fault(
+        "fsdp1_form_not_put_back",
+        "after a state dict in a context the form that was set before is forgotten",
+        "state dict",
+        "fsdp1",
+        Edit(
+            FSDP1 + "state_dict_type",
+            "FullyShardedDataParallel.set_state_dict_type(module, "
+            "prev_state_dict_settings.state_dict_type, "
+            "prev_state_dict_settings.state_dict_config, "
+            "prev_state_dict_settings.optim_state_dict_config)",
+            "FullyShardedDataParallel.set_state_dict_type(module, StateDictType.FULL_STATE_DICT)",
+        ),
+        silent=False,
+    ),
+    fault(
         "fsdp1_applied_lost",
         "what a function given to apply() does to parameters is lost",
         "fsdp1 runtime",

@@ -56,6 +56,7 @@ class ProgramDimension(Dimension):
             # After its own check, which asks how things stood before it.
             noted(a.at(i - 1), op, progress)
             gone = op.gives_gradients or op.renews
+            progress.form = None if op.renews else progress.form
             progress.left = op.runs_model or (progress.left and not gone)
         lacking = leaves_out_all(a)
         if lacking is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from fsdpfuzz.case import StateDict
 from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.program import Program
@@ -15,6 +17,8 @@ Form = Literal["full", "sharded", "local"]
 
 def draw(program: Program) -> None:
     """One or two, in any gap: of the form, on the ranks and on the device that FSDP offers.
+
+    The form of some is set for those that follow, of which one comes at once in the same form.
 
     Shrinks towards none; in a program without training, towards one full state dict.
     """
@@ -40,4 +44,12 @@ def draw(program: Program) -> None:
         )
         if asked.on_rank0(d.a) and not agree:
             asked = StateDict(form=form)
-        d.pick(program.gaps).append(asked)
+        gap, setter, more, between = d.pick(program.gaps), d.chance(25), d.chance(50), d.pick(forms)
+        if not d.a.fsdp1 or not setter:
+            gap.append(asked)
+            continue
+        gap.append(msgspec.structs.replace(asked, given="set"))
+        if more:
+            # Another one in a context, which has to put back what was set.
+            gap.append(StateDict(form=between))
+            gap.append(msgspec.structs.replace(asked, given="kept"))

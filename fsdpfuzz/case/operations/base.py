@@ -35,6 +35,8 @@ class Progress:
     """Whether what no unit manages has gradients that nobody has averaged."""
     apart: bool = False
     """Whether ranks may have stepped it by such gradients."""
+    form: tuple[str, bool, bool] | None = None
+    """The form of state dicts that fsdp1 was told last, and its options."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,11 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             group="State",
             values=("no", "full", "sharded", "local", "several"),
             excludes={
-                "no": {"state_offload": ("on",), "state_rank0": ("on",)},
+                "no": {
+                    "state_offload": ("on",),
+                    "state_rank0": ("on",),
+                    "state_form": ("set", "kept"),
+                },
                 "sharded": {"state_rank0": ("on",)},
                 "local": {"state_rank0": ("on",), "api": ("fsdp2",)},
             },
@@ -44,6 +48,13 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         ),
         "state_rank0": Feature(
             about="on when a state dict is for rank 0 only", group="State", values=ON
+        ),
+        "state_form": Feature(
+            about="context, set, kept: whether a context manager gives the form of a state dict, "
+            "or set_state_dict_type, of that state dict or of one before it (fsdp1 only)",
+            group="State",
+            values=("context", "set", "kept"),
+            apis=("fsdp1",),
         ),
     }
 
@@ -62,6 +73,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
     form: Literal["full", "sharded", "local"] = "full"
     rank0_only: bool = False
     cpu_offload: bool = False
+    given: Literal["context", "set", "kept"] = "context"
+    """How the form is given (fsdp1): ``kept`` is what was set last, in the same options."""
 
     @property
     def looks_whole(self) -> bool:
@@ -93,8 +106,15 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             raise CaseError("fsdp2 has no form='local'; use 'sharded'", path=f"{at}.form")
         if self.rank0_only and self.form != "full":
             raise CaseError(f"form={self.form!r} is on every rank", path=f"{at}.rank0_only")
+        if self.given != "context" and not a.fsdp1:
+            raise CaseError("an option of fsdp1 alone", path=f"{at}.given")
+        form = (self.form, self.rank0_only, self.cpu_offload)
+        if self.given == "kept" and form != progress.form:
+            raise CaseError("the form that was set last is another one", path=f"{at}.given")
         if self.on_rank0(a) and differs_by_rank(a, progress):
             raise CaseError("rank 0's alone, of what each rank has trained by itself", path=at)
+        if self.given == "set":
+            progress.form = form
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """Save, and load into a model that differs in every element."""
@@ -107,7 +127,13 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             save["offload"] = True
         if rank0 and a.fsdp1:
             save["rank0_only"] = True
-        yield Do(call=call(f"{room}.save", MODEL, self.form, **save), into=(state,), who="fsdp")
+        if self.given == "context":
+            taken = call(f"{room}.save", MODEL, self.form, **save)
+        else:
+            taken = call(".state_dict", MODEL)
+        if self.given == "set":
+            yield Do(call=call(f"{room}.set_form", MODEL, self.form, **save), who="fsdp")
+        yield Do(call=taken, into=(state,), who="fsdp")
         if not lowering.loads_state:
             return
         given: Value = state
@@ -118,6 +144,10 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         # it.
         blank = call("steps.state_dict.blank", call("recipe.build", Variable("dtype")))
         yield Do(call=call(f"recipe.{lowering.shard}", blank), into=(loaded,), who="fsdp")
+        if self.given != "context":
+            yield Do(call=call(f"{room}.set_form", loaded, self.form, **save), who="fsdp")
+            yield Do(call=call(".load_state_dict", loaded, given), who="fsdp")
+            return
         load: dict[str, Value] = {"broadcast": True} if rank0 and not a.fsdp1 else {}
         yield Do(call=call(f"{room}.load", loaded, self.form, given, **load), who="fsdp")
 
@@ -126,6 +156,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         words = ["state_dict", self.form]
         words += ["rank 0 only"] if self.rank0_only else []
         words += ["to CPU"] if self.cpu_offload else []
+        words += [] if self.given == "context" else [self.given]
         return " ".join(words)
 
     @classmethod
@@ -135,14 +166,18 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         yield "state_dict", one((op.form for op in taken), several="several")
         yield "state_offload", on(any(op.cpu_offload for op in taken))
         yield "state_rank0", on(any(op.rank0_only for op in taken))
+        if a.fsdp1:
+            given = {op.given for op in taken}
+            yield "state_form", next((g for g in ("kept", "set") if g in given), "context")
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
-        """On the device; on every rank; full."""
+        """On the device; on every rank; in a context."""
         replace = msgspec.structs.replace
         plainer = (
             ("cpu_offload", False, "offload of the state dict"),
             ("rank0_only", False, "a state dict on rank 0 only"),
+            ("given", "context", "set_state_dict_type"),
         )
         for name, value, words in plainer:
             program = tuple(

@@ -39,6 +39,19 @@ def save(
         return model.state_dict()
 
 
+def set_form(model: nn.Module, form: str, offload: bool = False, rank0_only: bool = False) -> None:
+    """Has ``state_dict()`` and ``load_state_dict()`` in this form from now on."""
+    if form == "full":
+        config = FullStateDictConfig(offload_to_cpu=offload, rank0_only=rank0_only)
+        FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT, config)
+    elif form == "sharded":
+        sharded = ShardedStateDictConfig(offload_to_cpu=offload)
+        FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT, sharded)
+    else:
+        local = LocalStateDictConfig(offload_to_cpu=offload)
+        FSDP.set_state_dict_type(model, StateDictType.LOCAL_STATE_DICT, local)
+
+
 def load(model: nn.Module, form: str, state: dict[str, Any]) -> None:
     """Loads what `save` gave; every rank must hand in its own."""
     name = {"full": "FULL", "sharded": "SHARDED", "local": "LOCAL"}[form]

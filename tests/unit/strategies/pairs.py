@@ -23,6 +23,7 @@ OPTIM: Values = {
     **{f"optim_{n}": ON for n in ("own", "offload", "broadcast", "flatten", "fresh")},
 }
 """The optimizer's state dict, and its options."""
+STATE: Values = {"state_offload": ON, "state_rank0": ON, "state_form": ("set", "kept")}
 STORED: Values = {
     "stored": ON,
     "async_save": ON,
@@ -166,8 +167,7 @@ MEANING: tuple[Together, ...] = (
         "a tracked program saves no state",
         {"mem_tracker": ON},
         {
-            "state_offload": ON,
-            "state_rank0": ON,
+            **STATE,
             "lone_forward": ("no_grad",),
             "full_params": ("read", "written"),
             "full_params_offload": ON,
@@ -216,8 +216,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "cleared": CLEARED,
             "optimizer": ("none",),
             "state_dict": ("full", "sharded", "local", "several"),
-            "state_offload": ON,
-            "state_rank0": ON,
+            **STATE,
             "full_params": ("read", "written"),
             "full_params_offload": ON,
             "unshard_async": ON,

@@ -1,0 +1,47 @@
+"""A form of state dicts that is set stays so, and where it does not, that is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdpfuzz.case import CaseSpec, Dense, Fsdp1Plan, Fsdp1Unit, Linear, Op, Sequential, StateDict
+from tests.injected.by_hand import ONCE, assert_scripted, judged
+
+FORGOTTEN = "benchmarks.faults.injections:fsdp1_form_not_put_back"
+
+
+def case(*program: Op) -> CaseSpec:
+    return CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Linear(out=4), Linear(out=3))),
+        inputs=Dense(width=3),
+        plan=Fsdp1Plan(units=(Fsdp1Unit(path="0"), Fsdp1Unit(path="1"))),
+        program=program,
+    )
+
+
+SETS = (
+    StateDict(form="sharded", given="set"),
+    StateDict(form="local", given="set"),
+    StateDict(form="full", rank0_only=True, given="set"),
+)
+
+
+def kept(asked: StateDict) -> StateDict:
+    return StateDict(form=asked.form, rank0_only=asked.rank0_only, given="kept")
+
+
+@pytest.mark.parametrize("asked", SETS, ids=lambda op: op.form)
+def test_a_form_that_a_context_does_not_put_back(asked: StateDict, tmp_path: Path) -> None:
+    other = StateDict(form="sharded" if asked.form == "full" else "full")
+    given = case(asked, other, kept(asked))
+    assert judged(given).status == "passed"
+    found = judged(given, FORGOTTEN).findings[0]
+    assert_scripted(given, found, FORGOTTEN, tmp_path)
+
+
+@pytest.mark.parametrize("asked", SETS, ids=lambda op: op.form)
+def test_a_form_is_kept_in_training(asked: StateDict) -> None:
+    assert judged(case(asked, *ONCE, kept(asked), *ONCE, kept(asked))).status == "passed"
