@@ -306,6 +306,18 @@ FAULTS = (
         ),
     ),
     fault(
+        "dcp_first_rate",
+        "a state dict has the learning rate that the optimizer was made with",
+        "optimizer state",
+        "both",
+        Edit(
+            DCP + "_get_optim_state_dict",
+            "osd = _state_dict_fn(optim, 'state_dict')()",
+            "osd = _state_dict_fn(optim, 'state_dict')()\n"
+            "for group in osd[_PG]:\n    group['lr'] = optim.defaults['lr']",
+        ),
+    ),
+    fault(
         "dcp_resharded_written_to_start",
         "a checkpoint loaded onto other shards is written to the beginning of each",
         "dcp",

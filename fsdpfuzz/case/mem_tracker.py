@@ -45,6 +45,7 @@ class MemTrackerDimension(Dimension):
                     "rescaled": ("in place",),
                     "applied": ("scaled", "smoothed", "several"),
                     "applied_below": ("on",),
+                    "learning_rate": ("lowered", "raised", "both"),
                     "interrupted": ("begin", "end", "several"),
                     "retained_graph": ("on",),
                     "full_params": ("read", "written"),

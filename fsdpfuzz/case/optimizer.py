@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.operations.base import OperationBase
     from fsdpfuzz.case.spec import CaseSpec
 
-Rate = Annotated[float, Meta(ge=0.0, le=10.0)]
+MAX_RATE = 10.0
+Rate = Annotated[float, Meta(ge=0.0, le=MAX_RATE)]
 
 _CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 _SAID = {**_CLASSES, "own": "optimizer(parameters)"}
@@ -108,6 +109,7 @@ class OptimizerDimension(Dimension):
                     "steps": ("1", "2", "3"),
                     "foreach": ("default", "on", "off"),
                     "weight_decay": ("off", "on"),
+                    "learning_rate": ("lowered", "raised", "both"),
                 }
             },
         ),

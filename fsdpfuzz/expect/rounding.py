@@ -132,5 +132,8 @@ def _amplified(case: CaseSpec, op: int) -> float:
     optimizer = case.optimizer
     if optimizer is None or not optimizer.adapts:
         return 0.0
-    steps = sum(request.steps_optimizer for request in case.program[: op + 1])
-    return steps * optimizer.lr / optimizer.eps
+    rate, moved = optimizer.lr, 0.0
+    for request in case.program[: op + 1]:
+        rate *= request.scales_rate
+        moved += rate * request.steps_optimizer
+    return moved / optimizer.eps

@@ -8,7 +8,7 @@ from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.operations.optim_state import LEFT, LOADED, OPTIM_STATE, OPTIONS, OptimState
 from fsdpfuzz.case.operations.step import STEPS_TAKEN
-from fsdpfuzz.case.operations.transfer import STATE
+from fsdpfuzz.case.operations.transfer import GROUPS, STATE
 from fsdpfuzz.case.recipe import OPTIMIZER, Inside, Variable, call
 from fsdpfuzz.invariants.evidence import NAMED, RIGHT, SEEN, Evidence, judged, off
 from fsdpfuzz.invariants.parity import WholeParity
@@ -29,7 +29,7 @@ class OptimizerState(WholeParity):
     summary = "an optimizer's state dict holds the reference's state of each parameter"
     wrong = "saves a wrong state of the optimizer"
     quantities = ()
-    results = (OPTIM_STATE, OPTIONS, LOADED, LEFT, STATE)
+    results = (OPTIM_STATE, OPTIONS, LOADED, LEFT, STATE, GROUPS)
 
     def _about(self, comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
         """A state of zeros is left out of what is compared, as if the parameter never stepped.

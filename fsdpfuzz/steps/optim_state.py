@@ -162,11 +162,19 @@ def numbers(optimizer: Optimizer | None, named: Mapping[str, nn.Parameter]) -> T
     """
     if optimizer is None:
         return {}
-    groups = {f"group {i}": options_of(g) for i, g in enumerate(optimizer.param_groups)}
     held = {name: optimizer.state[p] for name, p in named.items() if p in optimizer.state}
     here = {name: {n: number(local(v)) for n, v in state.items()} for name, state in held.items()}
     steps = {name: {"step": s["step"]} for name, s in moved(here).items() if "step" in s}
-    return groups | steps
+    return groups(optimizer) | steps
+
+
+# One expression: scripts then quote it where it is called.
+def groups(optimizer: Optimizer | None) -> Table:
+    """The options of each group of an optimizer, if there is one."""
+    return {
+        f"group {i}": options_of(group)
+        for i, group in enumerate(() if optimizer is None else optimizer.param_groups)
+    }
 
 
 def gradients(optimizer: Optimizer | None) -> Tensor | None:

@@ -17,6 +17,7 @@ from fsdpfuzz.case.operations.flip import Flip
 from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.case.operations.full_params import FullParams
 from fsdpfuzz.case.operations.interrupt import Interrupt
+from fsdpfuzz.case.operations.learning_rate import LearningRate
 from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.case.operations.rebuild import Rebuild
@@ -50,6 +51,7 @@ Op = (
     | Interrupt
     | Apply
     | Transfer
+    | LearningRate
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -68,6 +70,7 @@ __all__ = [
     "Forward",
     "FullParams",
     "Interrupt",
+    "LearningRate",
     "Mode",
     "Op",
     "OperationBase",

@@ -155,6 +155,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return False
 
     @property
+    def scales_rate(self) -> float:
+        """By what it multiplies the optimizer's learning rate."""
+        return 1.0
+
+    @property
     def sets_data(self) -> bool:
         """Whether parameters have other tensors for their data after it, until FSDP looks."""
         return False

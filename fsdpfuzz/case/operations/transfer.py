@@ -28,6 +28,8 @@ PARAMETERS = "transferred"
 """All parameters of the other model, whole."""
 STATE = "transferred_state"
 """All that its optimizer holds of each, whole."""
+GROUPS = "transferred_groups"
+"""The options of each of its groups."""
 _OTHER, _OTHER_OPTIMIZER = Variable("other"), Variable("other_optimizer")
 
 
@@ -66,7 +68,7 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
     needs_reduced: ClassVar[bool] = True
     takes_tensor_parallel: ClassVar[bool] = False
     stores: ClassVar[bool] = True
-    results: ClassVar[tuple[str, ...]] = (PARAMETERS, STATE)
+    results: ClassVar[tuple[str, ...]] = (PARAMETERS, STATE, GROUPS)
 
     into: Literal["plain", "fsdp1", "fsdp2"] = "plain"
     """How the other model is wrapped: not, or its root alone."""
@@ -133,6 +135,11 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
         yield Do(call=held, into=(state,), who="fsdp", looks=True)
         right: Value = call("steps.optim_state.taken", OPTIMIZER, named) if self.state else None
         yield Do(call=right, into=(state,), who="reference", looks=True)
+        groups = (Variable(GROUPS),)
+        loaded = call("steps.optim_state.groups", other)
+        yield Do(call=loaded, into=groups, who="fsdp", looks=True)
+        given = call("steps.optim_state.groups", own)
+        yield Do(call=given, into=groups, who="reference", looks=True)
 
     def names_state(self) -> bool:
         """Where it takes the optimizer's along."""

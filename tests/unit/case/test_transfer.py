@@ -78,12 +78,14 @@ def test_another_model_is_made_and_looked_at(asked: Transfer, made: set[str], ap
         "steps.rebuild.load",
         "steps.transfer.parameters",
         "steps.transfer.state",
+        "steps.optim_state.groups",
     }
     found = calls(given, "fsdp")
     assert found.keys() == always | made
     options = dict(found["steps.rebuild.load"].options)
     assert ("group" in options) is (asked.ranks is not None)
-    plain = {"steps.full_params.taken"} | ({"steps.optim_state.taken"} if asked.state else set())
+    plain = {"steps.full_params.taken", "steps.optim_state.groups"}
+    plain |= {"steps.optim_state.taken"} if asked.state else set()
     assert calls(given, "reference").keys() == plain
     told = features(given)
     assert told["transferred"] == asked.into
