@@ -18,11 +18,11 @@ def draw(d: Drawing) -> None:
     """Mostly FSDP, else the program in either way. Shrinks towards automatic.
 
     Not where a part of the model is called on its own, where ranks part, where some units, or
-    all-reduces alone, are deferred, or where a backward goes back twice.
+    all-reduces alone, are deferred, or where a backward goes back twice or an exception ends it.
     """
     wanted, how = d.chance(8), d.pick(_BY_HAND)
     alone = calls_below_the_root(d.case.program)
     deferred = defers_all_reduce(d.case) or some_defer(d.case)
-    twice = any(op.goes_back_twice for op in d.case.program)
-    if wanted and not (d.a.fsdp1 or d.apart or alone or deferred or twice):
+    other = any(op.goes_back_twice or op.starts_over for op in d.case.program)
+    if wanted and not (d.a.fsdp1 or d.apart or alone or deferred or other):
         d.put(finalization=how)

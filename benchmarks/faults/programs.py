@@ -9,6 +9,7 @@ HANDLE = "torch.distributed.fsdp._flat_param:FlatParamHandle."
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel."
 STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState."
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
+GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup."
 _GATHERED = (
     "_unshard_params_for_summon(self, self, writeback=True, rank0_only=False, "
     "offload_to_cpu=False, with_grads=False)"
@@ -132,5 +133,23 @@ FAULTS = (
         "fsdp1",
         Edit(FSDP1 + "apply", "uninitialized and self._is_root", "False"),
         silent=False,
+    ),
+    fault(
+        "fsdp2_reset_without_callback",
+        "after an exception in backward and a reset no backward is ever finished again",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(
+            STATE + "_reset_iter_state",
+            "self._state_ctx.post_backward_final_callback_queued = False",
+            "pass",
+        ),
+    ),
+    fault(
+        "fsdp2_reset_leaves_units_whole",
+        "units that an exception leaves whole stay so after a reset",
+        "resharding",
+        "fsdp2",
+        Edit(GROUP + "_reset_iter_state", "self._to_sharded()", "pass"),
     ),
 )

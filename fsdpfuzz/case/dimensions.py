@@ -22,6 +22,7 @@ from fsdpfuzz.case.meta_init import MetaInitDimension
 from fsdpfuzz.case.micro_batches import MicroBatchesDimension
 from fsdpfuzz.case.optimizer import OptimizerDimension
 from fsdpfuzz.case.program import ProgramDimension
+from fsdpfuzz.case.recovery import RecoveryDimension
 from fsdpfuzz.case.reduce_scatter import ReduceScatterDimension
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.structure import StructureDimension
@@ -42,6 +43,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     FreezingDimension(),
     CheckpointsDimension(),
     ProgramDimension(),
+    RecoveryDimension(),
     VariantsDimension(),
     MemTrackerDimension(),
     ForwardMethodsDimension(),

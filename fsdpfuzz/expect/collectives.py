@@ -27,13 +27,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 
-from fsdpfuzz.case import (
-    Anatomy,
-    Forward,
-    Situation,
-    kept_whole,
-    within,
-)
+from fsdpfuzz.case import Anatomy, Forward, Situation, kept_whole, within
 from fsdpfuzz.case.operations import Apply, Op, Reshard, Unshard
 from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
@@ -119,6 +113,8 @@ class _Follower:
             elif isinstance(op, Unshard | Reshard):
                 self._on_fewer.discard(op.unit)
                 self._state[op.unit] = WHOLE if isinstance(op, Unshard) else SHARDED
+            elif op.starts_over:
+                self._started_over(now)
             elif op.interrupts:
                 if self._told_ranks():
                     return
@@ -150,6 +146,17 @@ class _Follower:
 
     def _is_low(self, path: str) -> bool:
         return computed_in(self._now.options[path]) not in (None, "float32")
+
+    # ``FSDPState._reset_iter_state`` in fsdp/_fully_shard/_fsdp_state.py.
+    def _started_over(self, now: Situation) -> None:
+        """Nothing is left of the iteration (fsdp2), but that its units may have been called."""
+        self._state, self._pending, self._unreduced = {}, Pass(), {}
+        for kept in (self._on_fewer, self._in_vain, self._stale):
+            kept.clear()
+        for path, parameters in self._now.managed.items():
+            if path is not None:
+                frozen = not any(now.trained[p.fqn] for p in parameters)
+                self._frozen_first.setdefault(path, frozen)
 
     # ``FlatParamHandle._get_padded_unsharded_flat_param`` in fsdp/_flat_param.py frees the lower.
     def _after_a_look(self, path: str, op: Op, state: Bounds) -> Bounds:

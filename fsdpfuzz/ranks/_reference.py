@@ -367,7 +367,7 @@ def needs_averaging(a: Anatomy) -> bool:
             for op in case.program
         )
         # The module is named as it lies in the model, not in DDP.
-        or any(op.interrupts or op.within for op in case.program)
+        or any(op.interrupts or op.starts_over or op.within for op in case.program)
         # Its reducer waits for one backward a forward (``Reducer::prepare_for_backward``).
         or any(op.goes_back_twice for op in case.program)
         or bool(a.optional)

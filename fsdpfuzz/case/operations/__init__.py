@@ -21,6 +21,7 @@ from fsdpfuzz.case.operations.learning_rate import LearningRate
 from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.case.operations.rebuild import Rebuild
+from fsdpfuzz.case.operations.recover import Recover
 from fsdpfuzz.case.operations.requires_grad import RequiresGrad
 from fsdpfuzz.case.operations.rescale import Rescale
 from fsdpfuzz.case.operations.reshard import Reshard
@@ -52,6 +53,7 @@ Op = (
     | Apply
     | Transfer
     | LearningRate
+    | Recover
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -77,6 +79,7 @@ __all__ = [
     "OptimState",
     "Progress",
     "Rebuild",
+    "Recover",
     "RequiresGrad",
     "Rescale",
     "Reshard",

@@ -83,6 +83,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether it calls the model, or a module of it."""
     interrupts: ClassVar[bool] = False
     """Whether an exception ends a forward in it."""
+    starts_over: ClassVar[bool] = False
+    """Whether it gives up an iteration: units are sharded then, and nothing has a gradient."""
     needs_reduced: ClassVar[bool] = False
     """Whether it goes after a backward only if that has reduced the gradients."""
     joins_gradients: ClassVar[bool] = False

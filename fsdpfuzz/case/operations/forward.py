@@ -306,7 +306,7 @@ def most_recorded(case: CaseSpec) -> int:
 def _most(case: CaseSpec, counts: Callable[[OperationBase], bool]) -> int:
     number = most = 0
     for op in case.program:
-        if op.gives_gradients or op.renews:
+        if op.gives_gradients or op.renews or op.starts_over:
             number = 0
         elif counts(op):
             number += 1

@@ -21,7 +21,9 @@ from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.modules.base import Called
     from fsdpfuzz.case.spec import CaseSpec
 
 
@@ -122,7 +124,12 @@ def raising(a: Anatomy) -> tuple[str, ...]:
 
 def called(a: Anatomy) -> list[str]:
     """FQNs of the modules that a forward of the root calls, in order, parents before children."""
-    return [each.path for each in a.calls(Forward(), start(a))]
+    return [each.path for each in root_calls(a, start(a))]
+
+
+def root_calls(a: Anatomy, now: Situation) -> list[Called]:
+    """What a forward of the root calls, in order, parents before children."""
+    return list(a.calls(Forward(), now))
 
 
 def open_modules(a: Anatomy, op: Interrupt) -> tuple[list[str], list[str]]:
