@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from fsdpfuzz.case.dimension import Simpler
-from fsdpfuzz.case.modules import CLASSES, Place
+from fsdpfuzz.case.modules import CLASSES, MULTIHEAD, Place
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import Global, Items, Value, call
@@ -50,7 +50,7 @@ NAMES: Mapping[Wrap, str] = {
 """As PyTorch calls them."""
 # ``FORCE_LEAF_MODULES`` and ``EXCLUDE_WRAP_MODULES`` of ``size_based_auto_wrap_policy``. What is no
 # place has no kind, and goes by its name behind a dot.
-_LEAVES = ("MultiheadAttention", ".self_attn", ".multihead_attn")
+_LEAVES = ("MultiheadAttention", MULTIHEAD, ".self_attn", ".multihead_attn")
 """Modules that are leaves where a plan names none."""
 _HOLDERS = ("ModuleList", "ModuleDict", ".branches", ".layers", ".parametrizations", ".weight")
 """Modules that no forward calls; those of a parametrized weight lie in the last two."""

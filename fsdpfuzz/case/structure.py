@@ -9,6 +9,8 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.modules import (
     BATCH_NORM,
+    MULTIHEAD,
+    Attention,
     Branches,
     InPlace,
     Keyed,
@@ -136,10 +138,24 @@ class StructureDimension(Dimension):
             group="Model",
             values=ON,
         ),
+        "attention": Feature(
+            about="no, full, causal, padding, several: what masks nn.MultiheadAttention that is "
+            "given one tensor three times",
+            group="Model",
+            values=("no", "full", "causal", "padding", "several"),
+        ),
         "kinds": Feature(
             about="the other kinds of module, joined by +: dropout, switch, positions, ...",
             group="Model",
             open=True,
+        ),
+    }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "attends": Feature(
+            about="on when the unit's module is nn.MultiheadAttention that is given one tensor "
+            "three times",
+            group="Model",
+            values=ON,
         ),
     }
     parameter_features: ClassVar[Mapping[str, Feature]] = {
@@ -182,6 +198,8 @@ class StructureDimension(Dimension):
         yield "parametrized", one(made, several="orthogonal")
         yield "layer_drop", on("layer_drop" in a.kinds)
         yield "experts", on("experts" in a.kinds)
+        masks = (n.mask for n in nodes if isinstance(n, Attention))
+        yield "attention", one(("full" if m == "none" else m for m in masks), several="several")
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)
         yield "residual", on("residual" in a.kinds)
@@ -195,6 +213,10 @@ class StructureDimension(Dimension):
         yield "scalar", on(any(not p.shape for p in a.distinct))
         yield "empty_shard", on(any(leaves_out_a_rank(number, ranks) for number, ranks in rows))
         yield "uneven", on(any(number % ranks for number, ranks in rows))
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """Whether it attends."""
+        yield "attends", on(any(a.by_path[m].kind == MULTIHEAD for m in a.modules_of(path)))
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Whether it is used, and how its rows fall on the ranks."""

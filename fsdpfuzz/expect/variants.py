@@ -15,10 +15,10 @@ from fsdpfuzz.case import (
     most_pending,
 )
 from fsdpfuzz.case.checkpoints import OFFLOADS
-from fsdpfuzz.case.modules import Experts, Keyed
+from fsdpfuzz.case.modules import Attention, Experts, Keyed
 
-_ATTENTION = (EncoderLayer, Transformer)
-_FAN_OUT = (Branches, EncoderLayer, Experts, Keyed, Lora, Residual, Transformer)
+_ATTENTION = (Attention, EncoderLayer, Transformer)
+_FAN_OUT = (Attention, Branches, EncoderLayer, Experts, Keyed, Lora, Residual, Transformer)
 
 
 def same_arithmetic(a: Anatomy, variant: Variant) -> bool:

@@ -6,6 +6,7 @@ import sys
 from typing import get_args
 
 from fsdpfuzz.case.modules.activation import Activation, ActivationName
+from fsdpfuzz.case.modules.attention import MULTIHEAD, Attention
 from fsdpfuzz.case.modules.base import (
     TOKENS,
     Brought,
@@ -57,6 +58,7 @@ Node = (
     | Idle
     | Lora
     | EncoderLayer
+    | Attention
     | Positions
     | Transformer
     | Matrix
@@ -105,9 +107,10 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "sided": ("steps.modules.branches.Sided",),
     "encoder_stack_layer": ("torch.nn.TransformerEncoderLayer",),
     "decoder_stack_layer": ("torch.nn.TransformerDecoderLayer",),
+    MULTIHEAD: ("torch.nn.MultiheadAttention",),
 }
 """For each kind that can be wrapped by class: the classes that its modules may have."""
-BY_KEYWORDS = ("encoder_stack_layer", "decoder_stack_layer", BY_KEYWORD)
+BY_KEYWORDS = ("encoder_stack_layer", "decoder_stack_layer", BY_KEYWORD, MULTIHEAD)
 """Kinds of modules that are called with keyword arguments."""
 
 __all__ = [
@@ -116,11 +119,13 @@ __all__ = [
     "BY_KEYWORDS",
     "CLASSES",
     "KINDS",
+    "MULTIHEAD",
     "SEVERAL",
     "TOKENS",
     "VIEWED",
     "Activation",
     "ActivationName",
+    "Attention",
     "Branches",
     "Brought",
     "Buffered",

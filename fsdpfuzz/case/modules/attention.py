@@ -1,0 +1,95 @@
+"""``nn.MultiheadAttention`` that is given one tensor three times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fsdpfuzz.case.base import Count
+from fsdpfuzz.case.modules.base import (
+    ATTENTION,
+    Brought,
+    Build,
+    Child,
+    NodeBase,
+    Visit,
+    Walk,
+    changed,
+    takes_features,
+    without_defaults,
+)
+from fsdpfuzz.case.recipe import Value, call
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.modules import Node
+
+MULTIHEAD = "multihead_attention"
+"""The kind of the module that is given it."""
+
+
+class Attention(NodeBase, tag="attention", frozen=True, kw_only=True):
+    """Self-attention as models write it: ``y, _ = inner(x, x, x)``, with an option by keyword.
+
+    ``mask``: ``causal`` lets no query see later keys (``attn_mask``), ``padding`` lets none see
+    the second half (``key_padding_mask``). With ``weights`` it also puts out what each query takes
+    of each key, which nobody uses; without ``batch_first`` it is given ``x.transpose(0, 1)``.
+    """
+
+    classes: ClassVar[tuple[str, ...]] = ("steps.modules.attention.Attention",)
+    # It reads ``out_proj.weight`` and never calls ``out_proj``, which is of a subclass of Linear.
+    inner_kinds: ClassVar[tuple[str, ...]] = ("linear",)
+    scratch: ClassVar[int] = ATTENTION
+    heads: Count = 1
+    bias: bool = True
+    mask: Literal["none", "causal", "padding"] = "none"
+    weights: bool = False
+    batch_first: bool = True
+
+    def width_after(self, width: int, at: str = "$.model") -> int:
+        """Keeps the width, which the heads must divide."""
+        takes_features(self, width, at)
+        if width % self.heads:
+            raise CaseError(f"width {width} is not divisible by heads={self.heads}", path=at)
+        return width
+
+    def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
+        """PyTorch's own, which takes and returns several tensors."""
+        projections = {"in_proj_weight": (3 * width, width), "in_proj_bias": (3 * width,)}
+        projections |= {"out_proj.weight": (width, width), "out_proj.bias": (width,)}
+        shapes = tuple((n, s) for n, s in projections.items() if self.bias or "bias" not in n)
+        yield Brought("inner", MULTIHEAD, width, width, shapes, callable_alone=False, takes="query")
+
+    def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:
+        """PyTorch's own."""
+        return (yield from walk.plain(path, ("inner",), x, grad=grad))
+
+    def module(self, width: int, build: Build) -> Value:
+        """A module of ours around PyTorch's own."""
+        own = without_defaults(self, bias="bias")
+        # Ours by default, and not PyTorch's: batches come first here.
+        own |= {"batch_first": True} if self.batch_first else {}
+        inner = call("torch.nn.MultiheadAttention", width, self.heads, **own)
+        options = without_defaults(self, mask="mask", weights="weights")
+        return call("steps.modules.attention.Attention", inner, **options)
+
+    def words(self) -> list[str]:
+        """``2 heads``, ``causal``, ``no bias``, ``weights``, ``batch second``."""
+        words = [f"{self.heads} head{'s' * (self.heads > 1)}"]
+        words += [self.mask] if self.mask != "none" else []
+        words += [] if self.bias else ["no bias"]
+        words += ["weights"] if self.weights else []
+        return words if self.batch_first else [*words, "batch second"]
+
+    def simpler(self) -> Iterator[Node]:
+        """Without mask, weights and bias; one head; batches first."""
+        if self.mask != "none":
+            yield changed(self, mask="none")
+        if self.weights:
+            yield changed(self, weights=False)
+        if not self.batch_first:
+            yield changed(self, batch_first=True)
+        if self.heads > 1:
+            yield changed(self, heads=1)
+        if self.bias:
+            yield changed(self, bias=False)
