@@ -16,6 +16,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.checkpoints import evaluates, lacks_keywords
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL
+from fsdpfuzz.case.modules.attention import parted
 from fsdpfuzz.case.modules.in_place import changed_views
 from fsdpfuzz.case.policies import finds_root, passed_over
 from fsdpfuzz.strategies.drawing import Drawing
@@ -101,9 +102,12 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
             reentrant=reentrant and kind != "offload",
             side="around" if around or _found_again(d, path) else "inside",
         )
-        chosen.append(
-            msgspec.structs.replace(placed, kind="wrapper") if lacks_keywords(a, placed) else placed
-        )
+        alone = parted(a, not_reentrant((placed,)))
+        if alone or lacks_keywords(a, placed):
+            placed = msgspec.structs.replace(placed, kind="wrapper")
+        # As if none were: `_calm` makes some so.
+        if not parted(a, not_reentrant((*chosen, placed))):
+            chosen.append(placed)
     order = {place.path: i for i, place in enumerate(a.places)}
     in_order = tuple(sorted(chosen, key=lambda checkpoint: order[checkpoint.path]))
     return in_order if d.chance(9) else _calm(d, in_order)

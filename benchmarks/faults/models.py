@@ -7,6 +7,9 @@ from benchmarks.faults.fsdp2_runtime import GROUP, STATE
 
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
 WRAP = "torch.distributed.fsdp.wrap:"
+POST_BACKWARD = (
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group:RegisterPostBackwardFunction.backward"
+)
 
 FAULTS = (
     fault(
@@ -69,6 +72,17 @@ FAULTS = (
             GROUP + "_register_post_backward_hook",
             "not inp_tensors",
             "not all(t.numel() for t in inp_tensors)",
+        ),
+    ),
+    fault(
+        "fsdp2_gradient_of_first_input",
+        "of all that goes into a unit the first tensor alone gets a gradient",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(
+            POST_BACKWARD,
+            "return (None,) + grads",
+            "return (None, grads[0]) + (None,) * (len(grads) - 1)",
         ),
     ),
 )

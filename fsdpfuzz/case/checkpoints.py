@@ -11,6 +11,7 @@ from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.keyword_input import named
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
+from fsdpfuzz.case.modules.attention import parted
 from fsdpfuzz.case.modules.in_place import changed_views
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.forward import cut_gradients, most_pending
@@ -342,6 +343,9 @@ class CheckpointsDimension(Dimension):
 def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) -> None:
     """Raises :class:`CaseError` for a placement that contradicts itself."""
     check_names([checkpoint.path for checkpoint in checkpoints], a.by_path, at, "module")
+    for i in parted(a, checkpoints):
+        text = "torch recomputes attention in a checkpoint or an offload with other arguments"
+        raise CaseError(f"{text}: put it on the module around", path=f"{at}[{i}]")
     for i, checkpoint in enumerate(checkpoints):
         if checkpoint.reentrant and checkpoint.kind in ("offload", "composable"):
             raise CaseError(f"kind={checkpoint.kind!r} has no reentrant form", path=f"{at}[{i}]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.base import Count
@@ -18,10 +18,13 @@ from fsdpfuzz.case.modules.base import (
     takes_features,
     without_defaults,
 )
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.checkpoints import Checkpoint
     from fsdpfuzz.case.modules import Node
 
 MULTIHEAD = "multihead_attention"
@@ -93,3 +96,21 @@ class Attention(NodeBase, tag="attention", frozen=True, kw_only=True):
             yield changed(self, heads=1)
         if self.bias:
             yield changed(self, bias=False)
+
+
+# torch/utils/checkpoint.py keeps the arguments by ``save_for_backward`` (``_NoopSaveInputs``), each
+# by itself: hooks for saved tensors, as a recomputation and an offload have them, give each back
+# apart. PyTorch's attention asks ``query is key``, and a plain model fails as well.
+def parted(a: Anatomy, checkpoints: Sequence[Checkpoint]) -> list[int]:
+    """Which of the checkpoints recompute attention with three tensors in place of one.
+
+    Not reentrant and on the module itself, within another one or under an offload.
+    """
+    found = []
+    plain = [c for c in checkpoints if not c.reentrant]
+    for i, inner in enumerate(checkpoints):
+        at_one = a.by_path[inner.path].kind == MULTIHEAD and inner.recomputes
+        around = any(c.path != inner.path and within(inner.path, c.path) for c in plain)
+        if at_one and not inner.reentrant and (around or inner.offloads):
+            found.append(i)
+    return found

@@ -24,17 +24,24 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Keeps the shape ``(batch, length, width)``."""
-        length = x.shape[-2]
-        masks = {}
+        attn_mask = padding_mask = None
         if self.mask == "causal":
-            masks["attn_mask"] = nn.Transformer.generate_square_subsequent_mask(
-                length, device=x.device, dtype=x.dtype
+            attn_mask = nn.Transformer.generate_square_subsequent_mask(
+                x.shape[-2], device=x.device, dtype=x.dtype
             )
         if self.mask == "padding":
-            beyond = torch.arange(length, device=x.device) >= (length + 1) // 2
-            masks["key_padding_mask"] = beyond.expand(x.shape[:-1])
+            beyond = torch.arange(x.shape[-2], device=x.device) >= (x.shape[-2] + 1) // 2
+            padding_mask = beyond.expand(x.shape[:-1])
         if not self.batch_first:
             x = x.transpose(0, -2)
-        found: Any = call(self.inner, x, x, x, need_weights=self.weights, **masks)
+        found: Any = call(
+            self.inner,
+            x,
+            x,
+            x,
+            key_padding_mask=padding_mask,
+            need_weights=self.weights,
+            attn_mask=attn_mask,
+        )
         y, _ = found
         return y if self.batch_first else y.transpose(0, -2)

@@ -26,6 +26,7 @@ from fsdpfuzz.case import (
     decode,
     encode,
     features,
+    is_sound,
     unit_features,
 )
 from fsdpfuzz.case.modules import Attention
@@ -123,3 +124,25 @@ def test_recomputing_or_freezing_it_need_not_round_alike() -> None:
     for variant in (placed, frozen):
         assert not same_arithmetic(anatomy(case()), variant)
         assert same_arithmetic(anatomy(case(fsdp2(""), model=plain)), variant)
+
+
+@pytest.mark.parametrize(
+    ("placed", "fine"),
+    [
+        ((Checkpoint(path="1"), Checkpoint(path=AT)), False),
+        ((Checkpoint(path="", kind="offload"), Checkpoint(path=AT)), False),
+        ((Checkpoint(path=AT, kind="function_offload"),), False),
+        ((Checkpoint(path=AT, kind="offload"), Checkpoint(path="")), True),
+        ((Checkpoint(path="", reentrant=True), Checkpoint(path=AT)), True),
+        ((Checkpoint(path=""), Checkpoint(path=AT, reentrant=True)), True),
+        ((Checkpoint(path=""), Checkpoint(path="1")), True),
+    ],
+)
+def test_torch_recomputes_it_within_hooks_with_other_arguments(
+    placed: tuple[Checkpoint, ...], fine: bool
+) -> None:
+    given = case(checkpoints=placed)
+    assert is_sound(given) is fine
+    if not fine:
+        with pytest.raises(CaseError, match="put it on the module around"):
+            check(given)
