@@ -14,7 +14,7 @@ _MASKS: tuple[Literal["none", "causal", "padding"], ...] = ("none", "causal", "p
 class AttentionStrategy(ModuleStrategy):
     """Self-attention over a sequence, with and without masks, as models have it by themselves."""
 
-    percent = 50
+    percent = 25
 
     def fits(self, growth: Growth, slot: Slot) -> bool:
         """For sequences."""

@@ -18,6 +18,7 @@ from fsdpfuzz.case.modules.base import (
     takes_features,
     without_defaults,
 )
+from fsdpfuzz.case.modules.encoder_layer import PROJECTIONS, attention_parameters
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError
@@ -40,8 +41,7 @@ class Attention(NodeBase, tag="attention", frozen=True, kw_only=True):
     """
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.attention.Attention",)
-    # It reads ``out_proj.weight`` and never calls ``out_proj``, which is of a subclass of Linear.
-    inner_kinds: ClassVar[tuple[str, ...]] = ("linear",)
+    inner_kinds: ClassVar[tuple[str, ...]] = PROJECTIONS
     scratch: ClassVar[int] = ATTENTION
     heads: Count = 1
     bias: bool = True
@@ -58,9 +58,8 @@ class Attention(NodeBase, tag="attention", frozen=True, kw_only=True):
 
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:
         """PyTorch's own, which takes and returns several tensors."""
-        projections = {"in_proj_weight": (3 * width, width), "in_proj_bias": (3 * width,)}
-        projections |= {"out_proj.weight": (width, width), "out_proj.bias": (width,)}
-        shapes = tuple((n, s) for n, s in projections.items() if self.bias or "bias" not in n)
+        held = attention_parameters(width)
+        shapes = tuple((name, shape) for name, shape in held if self.bias or "bias" not in name)
         yield Brought("inner", MULTIHEAD, width, width, shapes, callable_alone=False, takes="query")
 
     def visit(self, walk: Walk, path: str, x: bool, grad: bool) -> Visit:

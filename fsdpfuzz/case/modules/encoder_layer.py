@@ -14,12 +14,16 @@ from fsdpfuzz.errors import CaseError
 if TYPE_CHECKING:
     from fsdpfuzz.case.modules import Node
 
+# ``nn.MultiheadAttention`` reads ``out_proj.weight`` and never calls ``out_proj``.
+PROJECTIONS = ("linear",)
+"""Kinds of the modules in PyTorch's attention, which are no places."""
+
 
 class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
     """``nn.TransformerEncoderLayer`` on ``(batch, length, width)``, with a causal mask if asked."""
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.encoder_layer.EncoderLayer",)
-    inner_kinds: ClassVar[tuple[str, ...]] = ("linear", "norm", "encoder_stack_layer")
+    inner_kinds: ClassVar[tuple[str, ...]] = (*PROJECTIONS, "norm", "encoder_stack_layer")
     scratch: ClassVar[int] = ATTENTION
     joins_rows: ClassVar[bool] = True
     heads: Count = 1
@@ -78,13 +82,19 @@ def layer_parameters(
 ) -> Iterator[tuple[str, Shape]]:
     """The parameters of PyTorch's encoder layer, or of its decoder layer."""
     for name in ("self_attn", "multihead_attn")[: 2 if cross_attention else 1]:
-        yield join(name, "in_proj_weight"), (3 * width, width)
-        yield join(name, "in_proj_bias"), (3 * width,)
-        yield join(name, "out_proj.weight"), (width, width)
-        yield join(name, "out_proj.bias"), (width,)
+        for own, shape in attention_parameters(width):
+            yield join(name, own), shape
     for name, out, ins in (("linear1", hidden, width), ("linear2", width, hidden)):
         yield join(name, "weight"), (out, ins)
         yield join(name, "bias"), (out,)
     for i in range(3 if cross_attention else 2):
         yield join(f"norm{i + 1}", "weight"), (width,)
         yield join(f"norm{i + 1}", "bias"), (width,)
+
+
+def attention_parameters(width: int) -> Iterator[tuple[str, Shape]]:
+    """The parameters of ``nn.MultiheadAttention``."""
+    yield "in_proj_weight", (3 * width, width)
+    yield "in_proj_bias", (3 * width,)
+    yield "out_proj.weight", (width, width)
+    yield "out_proj.bias", (width,)

@@ -259,6 +259,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "norm": ("layer", "rms", "batch", "several"),
             **dict.fromkeys(("embedding", "lora", "residual", "layer_drop", "experts"), ON),
             "parametrized": ("weight_norm", "orthogonal"),
+            "attention": ("full", "causal", "padding", "several"),
             "inputs": ("tokens",),
             "checkpoint": ("several",),
             "recomputed_unit": ON,
@@ -321,6 +322,11 @@ NOT_DRAWN: tuple[Together, ...] = (
         "gradients of some parameters are dropped of units that stay as they are, or some scaled",
         {"cleared": CLEARED, **RESCALED},
         {"rebuilt": ("same", "other"), "async_save": ON},
+    ),
+    (
+        "attention is drawn over sequences",
+        {"attention": ("full", "causal", "padding", "several")},
+        {"inputs": ("dense",)},
     ),
     (
         "rounding alone would differ from the reference",

@@ -34,7 +34,7 @@ def test_it_is_drawn_in_every_form_and_as_units() -> None:
             told["unit", case.api] += 1
             around = recomputed_around(a, path)
             told["around", case.api] += any(not c.reentrant for c in around)
-            told["reentrant"] += any(c.reentrant for c in a.case.checkpoints if c.path == path)
+            told["reentrant",] += any(c.reentrant for c in a.case.checkpoints if c.path == path)
     forms = [count for (what, *_), count in told.items() if what not in ("around", "reentrant")]
     assert len(forms) == 12
     assert min(forms) >= 10, told
