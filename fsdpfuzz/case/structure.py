@@ -144,6 +144,11 @@ class StructureDimension(Dimension):
             group="Model",
             values=("no", "full", "causal", "padding", "several"),
         ),
+        "kv_reuse": Feature(
+            about="on when several layers attend to the keys and values of one module",
+            group="Model",
+            values=ON,
+        ),
         "kinds": Feature(
             about="the other kinds of module, joined by +: dropout, switch, positions, ...",
             group="Model",
@@ -200,6 +205,7 @@ class StructureDimension(Dimension):
         yield "experts", on("experts" in a.kinds)
         masks = (n.mask for n in nodes if isinstance(n, Attention))
         yield "attention", one(("full" if m == "none" else m for m in masks), several="several")
+        yield "kv_reuse", on("kv_reuse" in a.kinds)
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)
         yield "residual", on("residual" in a.kinds)

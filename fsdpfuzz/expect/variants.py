@@ -15,10 +15,10 @@ from fsdpfuzz.case import (
     most_pending,
 )
 from fsdpfuzz.case.checkpoints import OFFLOADS
-from fsdpfuzz.case.modules import Attention, Experts, Keyed
+from fsdpfuzz.case.modules import Attention, Experts, Keyed, KvReuse
 
-_ATTENTION = (Attention, EncoderLayer, Transformer)
-_FAN_OUT = (Attention, Branches, EncoderLayer, Experts, Keyed, Lora, Residual, Transformer)
+_ATTENTION = (Attention, EncoderLayer, KvReuse, Transformer)
+_FAN_OUT = (*_ATTENTION, Branches, Experts, Keyed, Lora, Residual)
 
 
 def same_arithmetic(a: Anatomy, variant: Variant) -> bool:

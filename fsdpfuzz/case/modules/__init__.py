@@ -31,6 +31,7 @@ from fsdpfuzz.case.modules.idle import Idle
 from fsdpfuzz.case.modules.imported import Imported, ImportedModule, ImportedParameter
 from fsdpfuzz.case.modules.in_place import VIEWED, InPlace
 from fsdpfuzz.case.modules.keyed import BY_KEYWORD, Keyed
+from fsdpfuzz.case.modules.kv_reuse import KEYS_VALUES, REUSING, KvReuse
 from fsdpfuzz.case.modules.layer_drop import LayerDrop
 from fsdpfuzz.case.modules.linear import Linear
 from fsdpfuzz.case.modules.lora import Lora
@@ -59,6 +60,7 @@ Node = (
     | Lora
     | EncoderLayer
     | Attention
+    | KvReuse
     | Positions
     | Transformer
     | Matrix
@@ -108,6 +110,8 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "encoder_stack_layer": ("torch.nn.TransformerEncoderLayer",),
     "decoder_stack_layer": ("torch.nn.TransformerDecoderLayer",),
     MULTIHEAD: ("torch.nn.MultiheadAttention",),
+    KEYS_VALUES: ("steps.modules.kv_reuse.KeysValues",),
+    REUSING: ("steps.modules.kv_reuse.Reusing",),
 }
 """For each kind that can be wrapped by class: the classes that its modules may have."""
 BY_KEYWORDS = ("encoder_stack_layer", "decoder_stack_layer", BY_KEYWORD, MULTIHEAD)
@@ -143,6 +147,7 @@ __all__ = [
     "ImportedParameter",
     "InPlace",
     "Keyed",
+    "KvReuse",
     "LayerDrop",
     "Linear",
     "Lora",

@@ -41,7 +41,7 @@ from fsdpfuzz.case import (
     Transformer,
     anatomy,
 )
-from fsdpfuzz.case.modules import Attention, ConvNorm, Experts, LayerDrop, Parametrized
+from fsdpfuzz.case.modules import Attention, ConvNorm, Experts, KvReuse, LayerDrop, Parametrized
 from fsdpfuzz.case.modules.keyed import Keyed
 from fsdpfuzz.steps.modules.chain import Chain
 from tests.unit.ranks.executed import built
@@ -75,6 +75,7 @@ MODELS: dict[str, Node] = {
     "experts": Experts(children=(seq(Linear(out=2), Linear(out=4)), Gain()), top=2, start=1),
     "encoder": seq(Positions(rows=3), EncoderLayer(heads=2, causal=True)),
     "attention": seq(Attention(heads=2, mask="causal"), Attention(bias=False, batch_first=False)),
+    "kv_reuse": KvReuse(heads=4, kv_heads=2, layers=3),
 }
 
 

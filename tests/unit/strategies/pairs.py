@@ -260,6 +260,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             **dict.fromkeys(("embedding", "lora", "residual", "layer_drop", "experts"), ON),
             "parametrized": ("weight_norm", "orthogonal"),
             "attention": ("full", "causal", "padding", "several"),
+            "kv_reuse": ON,
             "inputs": ("tokens",),
             "checkpoint": ("several",),
             "recomputed_unit": ON,
@@ -325,7 +326,7 @@ NOT_DRAWN: tuple[Together, ...] = (
     ),
     (
         "attention is drawn over sequences",
-        {"attention": ("full", "causal", "padding", "several")},
+        {"attention": ("full", "causal", "padding", "several"), "kv_reuse": ON},
         {"inputs": ("dense",)},
     ),
     (
