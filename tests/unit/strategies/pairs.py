@@ -32,6 +32,7 @@ STORED: Values = {
     "transferred_state": ON,
 }
 """A checkpoint on disk."""
+ATTENDING: Values = {"attention": ("full", "causal", "padding", "several"), "kv_reuse": ON}
 CLEARED = ("part", "whole", "mixed")
 RESCALED: Values = {"rescaled": ("in place", "new data")}
 APPLIED: Values = {"applied": ("scaled", "smoothed", "several"), "applied_below": ON}
@@ -142,16 +143,8 @@ MEANING: tuple[Together, ...] = (
     ),
     ("such a checkpoint counts as repeated", {"pending": ("2+",)}, {"reentrant": ("whole",)}),
     ("ties of units that lie in each other", {"nesting": ("flat",)}, {"tied": ("nested",)}),
-    (
-        "each API has its own ways to materialise",
-        {"meta_init": META2},
-        {"api": ("fsdp1",), **FSDP1},
-    ),
-    (
-        "each API has its own ways to materialise",
-        {"meta_init": META1},
-        {"api": ("fsdp2",), **FSDP2},
-    ),
+    ("each API materialises in its own ways", {"meta_init": META2}, {"api": ("fsdp1",), **FSDP1}),
+    ("each API materialises in its own ways", {"meta_init": META1}, {"api": ("fsdp2",), **FSDP2}),
     ("a part of nothing", {"meta_init": ("no",)}, {"meta_part": ON}),
     (
         "on the meta device a tied parameter would be two",
@@ -259,8 +252,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "norm": ("layer", "rms", "batch", "several"),
             **dict.fromkeys(("embedding", "lora", "residual", "layer_drop", "experts"), ON),
             "parametrized": ("weight_norm", "orthogonal"),
-            "attention": ("full", "causal", "padding", "several"),
-            "kv_reuse": ON,
+            **ATTENDING,
             "inputs": ("tokens",),
             "checkpoint": ("several",),
             "recomputed_unit": ON,
@@ -324,11 +316,7 @@ NOT_DRAWN: tuple[Together, ...] = (
         {"cleared": CLEARED, **RESCALED},
         {"rebuilt": ("same", "other"), "async_save": ON},
     ),
-    (
-        "attention is drawn over sequences",
-        {"attention": ("full", "causal", "padding", "several"), "kv_reuse": ON},
-        {"inputs": ("dense",)},
-    ),
+    ("attention is drawn over sequences", ATTENDING, {"inputs": ("dense",)}),
     (
         "rounding alone would differ from the reference",
         {"precision": ON},
