@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
-from fsdpfuzz.case import CaseSpec, Op
+from fsdpfuzz.case import Inputs, Op
+from fsdpfuzz.case.sequence_parallel import handed_on
 from fsdpfuzz.case.tensor_parallel import Parallel, TensorParallel, can_be_cut, pairs
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -16,11 +19,15 @@ def draw(d: Drawing) -> None:
     """Over two ranks, or all: pairs of linears, and single modules in either style.
 
     As many as can be cut in half of the draws, which leaves clipping possible; some otherwise.
+    Half of them cut data by its rows as well, of which there are then enough: for norms, and
+    mostly wherever it goes from one parallelised module to the next.
     None where ranks are odd in number or part, and where the rest of the case goes with none: of
     those that are wanted a seventh is left. Shrinks towards none, then towards few modules.
     """
     wanted, over_all, every = d.chance(40), d.chance(12), d.chance(50)
     chosen = d.for_each(MOST, MOST, lambda: (d.chance(60), d.chance(50), d.chance(85)))
+    by_rows, hands_on, later, tensors = d.chance(50), d.chance(70), d.chance(60), d.chance(40)
+    normed = d.for_each(MOST, MOST, lambda: d.chance(80))
     size = d.case.world_size if over_all else 2
     if not wanted or d.a.fsdp1 or d.apart or d.case.world_size % size or size == 1:
         return
@@ -38,20 +45,66 @@ def draw(d: Drawing) -> None:
     for styles, (takes, last, _) in zip(single.values(), chosen, strict=False):
         if takes or every:
             parts.append(styles[-1 if last else 0])
-    if parts:
-        case = _with(d, size, *parts)
-        d.case = case if d.accepts(case) else d.case
+    plain = TensorParallel(size=size, modules=tuple(parts))
+    if not (by_rows and _by_rows(d, plain, normed, hands_on=hands_on, later=later)):
+        _put(d, plain)
+    told = d.case.tensor_parallel
+    cut = told is not None and (
+        handed_on(d.a).takes or any(part.into is not None for part in told.modules)
+    )
+    if tensors and told is not None and cut:
+        _put(d, msgspec.structs.replace(told, use_local_output=False))
 
 
-def _with(d: Drawing, size: int, *parts: Parallel) -> CaseSpec:
-    return msgspec.structs.replace(d.case, tensor_parallel=TensorParallel(size=size, modules=parts))
+def _by_rows(
+    d: Drawing, told: TensorParallel, takes: Sequence[bool], *, hands_on: bool, later: bool
+) -> bool:
+    """Puts in also norms, and data that stays cut; False where there is neither."""
+    before = d.case
+    later &= before.inputs.length is not None
+    told = msgspec.structs.replace(told, sequence_dim=int(later))
+    d.put(inputs=_even(before.inputs, "length" if later else "batch", told.size))
+    norms = tuple(norm for norm, one in zip(_norms(d, told), takes, strict=False) if one)
+    told = msgspec.structs.replace(told, modules=(*told.modules, *norms))
+    handing = msgspec.structs.replace(told, hands_on=True)
+    if hands_on and _put(d, handing) and handed_on(d.a).takes:
+        return True
+    d.put(tensor_parallel=None)
+    if norms and _put(d, told):
+        return True
+    d.case = before
+    return False
 
 
-def _fits(d: Drawing, size: int, part: Parallel) -> bool:
+def _put(d: Drawing, told: TensorParallel) -> bool:
+    """Puts it in if it goes with the rest of the case."""
+    case = msgspec.structs.replace(d.case, tensor_parallel=told)
+    fits = bool(told.modules) and d.accepts(case)
+    d.case = case if fits else d.case
+    return fits
+
+
+def _even(inputs: Inputs, field: str, size: int) -> Inputs:
+    """Inputs with as many more rows as it takes for ``size`` ranks to have equally many."""
+    rows = getattr(inputs, field)
+    return msgspec.structs.replace(inputs, **{field: rows + -rows % size})
+
+
+def _norms(d: Drawing, told: TensorParallel) -> Iterator[Parallel]:
+    for place in d.a.places:
+        if place.node is not None and place.node.normalises:
+            part = Parallel(module=place.path, style="sequence")
+            if _fits(d, told.size, part, told.sequence_dim):
+                yield part
+
+
+def _fits(d: Drawing, size: int, part: Parallel, sequence_dim: int = 0) -> bool:
     """Whether it can be cut, whatever else is."""
+    told = msgspec.structs.replace(
+        TensorParallel(size=size, modules=(part,)), sequence_dim=sequence_dim
+    )
     # What goes with no tensor parallelism at all is found out at the first of them.
-    case = msgspec.structs.replace(_with(d, size, part), program=_unclipped(d))
-    return d.accepts(case)
+    return d.accepts(msgspec.structs.replace(d.case, tensor_parallel=told, program=_unclipped(d)))
 
 
 def _unclipped(d: Drawing) -> tuple[Op, ...]:

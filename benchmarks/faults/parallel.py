@@ -39,4 +39,17 @@ FAULTS = (
         ),
         silent=False,
     ),
+    fault(
+        "fsdp2_sequence_parallel_sums_left_out",
+        "the gradient of a norm that each rank gives other rows is left as each rank has it: every "
+        "rank trains another norm",
+        "tensor parallelism",
+        "fsdp2",
+        Edit(
+            PARAM + "_get_grad_inner_tensor",
+            "grad = grad.redistribute(placements=placements)",
+            "grad = grad if any(map(Placement.is_partial, grad.placements)) else "
+            "grad.redistribute(placements=placements)",
+        ),
+    ),
 )

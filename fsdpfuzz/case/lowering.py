@@ -24,6 +24,7 @@ from fsdpfuzz.case.operations import (
 )
 from fsdpfuzz.case.operations.forward import most_pending
 from fsdpfuzz.case.optimizer import Optimizer, goes_through
+from fsdpfuzz.case.parallelised import AXIS
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -47,7 +48,7 @@ from fsdpfuzz.case.recipe import (
     literal,
     values,
 )
-from fsdpfuzz.case.tensor_parallel import AXIS, sharing
+from fsdpfuzz.case.tensor_parallel import sharing
 from fsdpfuzz.case.units.sharding import mesh_of
 from fsdpfuzz.case.wrapping import Wrapping
 

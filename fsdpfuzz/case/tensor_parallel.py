@@ -17,7 +17,8 @@ from fsdpfuzz.case.base import MAX_RANKS, ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.modules import Activation, Parameter, Sequential
 from fsdpfuzz.case.paths import join, within
-from fsdpfuzz.case.recipe import MODEL, Do, Inside, Value, Variable, call
+from fsdpfuzz.case.recipe import Value, Variable, call
+from fsdpfuzz.case.sequence_parallel import check_rows, handed_on
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.modules import Place
     from fsdpfuzz.case.spec import CaseSpec
 
-Style = Literal["colwise", "rowwise"]
-AXIS = Variable("tensor_mesh")
-"""The mesh of the tensor-parallel axis alone, as ``parallelize_module`` takes it."""
-_ROOM = "torch.distributed.tensor.parallel"
+Cut = Literal["colwise", "rowwise"]
+Style = Literal[Cut, "sequence"]
 ANY_CUT: Mapping[str, tuple[str, ...]] = {"tensor_parallel": ("on",)}
 """What excludes it says so."""
 _GOES_WITHOUT: Mapping[str, tuple[str, ...]] = {
@@ -46,8 +45,11 @@ _GOES_WITHOUT: Mapping[str, tuple[str, ...]] = {
 """What nothing is cut beside; see `TensorParallelDimension.check`."""
 
 
+_ONLY_CUT: Mapping[str, tuple[str, ...]] = {"tensor_parallel": ("off",)}
+
+
 class Parallel(Part, frozen=True, kw_only=True):
-    """A linear or an embedding that is cut, which takes and puts out whole tensors.
+    """A linear or an embedding that is cut, or a norm each rank of which is given other rows.
 
     With ``into``, a linear behind it, the two are a pair: the first is cut by columns, its output
     stays cut, and the second, cut by rows, takes it as it is.
@@ -75,10 +77,28 @@ class TensorParallel(Part, frozen=True, kw_only=True):
 
     size: Annotated[int, Meta(ge=2, le=MAX_RANKS)] = 2
     modules: Annotated[tuple[Parallel, ...], Meta(max_length=64)]
+    hands_on: bool = False
+    """Whether what none but ``modules`` put out and take stays cut by rows; else it is whole."""
+    sequence_dim: Literal[0, 1] = 0
+    """The dimension of the data that has the rows: that of the batch, or that of the sequence."""
+    use_local_output: bool = True
+    """Whether plain tensors, and not DTensors, are handed on where they are cut."""
+
+    @property
+    def cuts_data(self) -> bool:
+        """Whether ranks may be given a part of the rows."""
+        return self.hands_on or any(part.style == "sequence" for part in self.modules)
 
     def words(self) -> str:
-        """``over 2 ranks: 0 into 2``."""
-        return f"over {self.size} ranks: {', '.join(part.words() for part in self.modules)}"
+        """``over 2 ranks: 0 into 2, rows handed on``."""
+        words = [part.words() for part in self.modules]
+        if self.hands_on:
+            words.append("rows handed on")
+        if self.sequence_dim:
+            words.append(f"along {self.sequence_dim}")
+        if not self.use_local_output:
+            words.append("as DTensors")
+        return f"over {self.size} ranks: {', '.join(words)}"
 
 
 def data_ranks(case: CaseSpec) -> int:
@@ -116,6 +136,8 @@ def cut_dims(a: Anatomy) -> Mapping[str, int | None]:
     found: dict[str, int | None] = {}
     for path, style in _styles(a.case):
         node = a.by_path[path].node
+        if style == "sequence":
+            found.update(dict.fromkeys((p.fqn for p in a.by_path[path].parameters), None))
         rows = None if node is None else node.cut_by_rows
         if rows is None:
             continue
@@ -151,25 +173,6 @@ def locally(a: Anatomy, parameters: Sequence[Parameter]) -> Sequence[Parameter]:
     return [local(a, parameter) for parameter in parameters]
 
 
-def parallelised(a: Anatomy) -> Iterator[Do]:
-    """What is done with a model before any of it is a unit."""
-    for part in () if a.case.tensor_parallel is None else a.case.tensor_parallel.modules:
-        for path, style in part.styles():
-            options: dict[str, Value] = {}
-            if part.into is None:
-                # Else the first puts out, and the second takes, a tensor that stays cut.
-                side = {"colwise": "output_layouts", "rowwise": "input_layouts"}[style]
-                options[side] = call("torch.distributed.tensor.Replicate")
-            made = call(f"{_ROOM}.{style.capitalize()}Parallel", **options)
-            target = Inside("model", path) if path else MODEL
-            yield Do(call=call(f"{_ROOM}.parallelize_module", target, AXIS, made), who="fsdp")
-            # Before torch 2.12 it puts trainable parameters in place of frozen ones.
-            for name in (f"{path}.weight".lstrip("."), f"{path}.bias".lstrip(".")):
-                if name in a.frozen:
-                    frozen = call(".requires_grad_", Inside("model", name), False)
-                    yield Do(call=frozen, who="fsdp")
-
-
 def pairs(a: Anatomy) -> Iterator[tuple[str, str]]:
     """Two modules of a chain with nothing between them but functions of single elements."""
     for place in a.places:
@@ -203,7 +206,23 @@ class TensorParallelDimension(Dimension):
             values=ON,
             apis=("fsdp2",),
             excludes={"on": _GOES_WITHOUT},
-        )
+        ),
+        "sequence_parallel": Feature(
+            about="no, alone (norms are given a part of the rows), handed on (also from one "
+            "parallelised module to the next; fsdp2 only)",
+            group="Sharding",
+            values=("no", "alone", "handed on"),
+            apis=("fsdp2",),
+            excludes=dict.fromkeys(("alone", "handed on"), _ONLY_CUT),
+        ),
+        "cut_output": Feature(
+            about="no, local, DTensor: as what data that is cut over ranks goes from one module to "
+            "the next (fsdp2 only)",
+            group="Sharding",
+            values=("no", "local", "DTensor"),
+            apis=("fsdp2",),
+            excludes=dict.fromkeys(("local", "DTensor"), _ONLY_CUT),
+        ),
     }
     parameter_features: ClassVar[Mapping[str, Feature]] = {
         "cut_along": Feature(
@@ -216,9 +235,16 @@ class TensorParallelDimension(Dimension):
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """Whether there are any."""
-        if not a.fsdp1:
-            yield "tensor_parallel", on(a.case.tensor_parallel is not None)
+        """Whether there are any, and what of the data is cut."""
+        if a.fsdp1:
+            return
+        told, rows = a.case.tensor_parallel, handed_on(a)
+        yield "tensor_parallel", on(told is not None)
+        alone = told is not None and any(part.style == "sequence" for part in told.modules)
+        yield "sequence_parallel", "handed on" if rows.takes else "alone" if alone else "no"
+        paired = told is not None and any(part.into is not None for part in told.modules)
+        local = told is None or told.use_local_output
+        yield "cut_output", ("local" if local else "DTensor") if rows.takes or paired else "no"
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Along which dimension it is cut."""
@@ -247,6 +273,8 @@ class TensorParallelDimension(Dimension):
         if a.case.world_size % told.size:
             text = f"{told.size} does not divide world_size={a.case.world_size}"
             raise CaseError(text, path=f"{at}.size")
+        if told.cuts_data:
+            check_rows(a, told, at)
         seen: set[str] = set()
         for i, part in enumerate(told.modules):
             here = f"{at}.modules[{i}]"
@@ -287,11 +315,16 @@ class TensorParallelDimension(Dimension):
                 raise CaseError("clip gradients that lie on two meshes", path=here)
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
-        """None; a module less; the two of a pair each by itself, or one of them."""
+        """None; data whole, local, along the batch; a module less; one of a pair by itself."""
         told = case.tensor_parallel
         if told is None:
             return
         yield Simpler(msgspec.structs.replace(case, tensor_parallel=None), "tensor parallelism")
+        plainer = {"hands_on": False, "use_local_output": True, "sequence_dim": 0}
+        for name, value in plainer.items():
+            if getattr(told, name) != value:
+                less = msgspec.structs.replace(told, **{name: value})
+                yield Simpler(msgspec.structs.replace(case, tensor_parallel=less))
         for i, part in enumerate(told.modules):
             before, after = told.modules[:i], told.modules[i + 1 :]
             instead: list[tuple[Parallel, ...]] = [()] if before or after else []
@@ -311,11 +344,15 @@ class TensorParallelDimension(Dimension):
 
 def _check_module(a: Anatomy, path: str, style: Style, size: int, at: str) -> None:
     place = a.by_path.get(path)
-    if place is None or place.node is None or place.node.cut_by_rows is None:
+    if place is None or place.node is None:
+        raise CaseError(f"{path!r} is no module that can be parallelised", path=at)
+    if style == "sequence":
+        if not place.node.normalises:
+            raise CaseError(f"{path!r} is no norm", path=at)
+    elif place.node.cut_by_rows is None:
         raise CaseError(f"{path!r} is no linear and no embedding", path=at)
-    width = _width_cut(place, style)
     # ``DTensor.from_local``, by which a pair hands on its tensor, takes equal parts for granted.
-    if width % size:
+    elif (width := _width_cut(place, style)) % size:
         raise CaseError(f"{path!r} has {width} of what {size} ranks share evenly", path=at)
     names = {p.fqn for p in place.parameters}
     # ``parallelize_module`` puts new parameters in place of those that are there.
@@ -351,7 +388,7 @@ def _between(part: Parallel) -> frozenset[str]:
     return frozenset(join(chain, f"{i}") for i in range(int(first), int(last) + 1))
 
 
-def _width_cut(place: Place, style: Style) -> int:
+def _width_cut(place: Place, style: Cut) -> int:
     """The size that is divided, of which the weight has a dimension."""
     if style == "colwise" or place.node is None:
         return place.width_out
@@ -359,9 +396,9 @@ def _width_cut(place: Place, style: Style) -> int:
 
 
 def can_be_cut(a: Anatomy, size: int) -> Iterator[Parallel]:
-    """Each single module in each style that leaves equal parts."""
+    """Each single linear or embedding in each style that leaves equal parts."""
     for place in a.places:
         if place.node is not None and place.node.cut_by_rows is not None:
-            for style in get_args(Style):
+            for style in get_args(Cut):
                 if _width_cut(place, style) % size == 0:
                     yield Parallel(module=place.path, style=style)

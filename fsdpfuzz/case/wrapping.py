@@ -13,6 +13,7 @@ from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.checkpoints import reference_recomputes
 from fsdpfuzz.case.dimensions import DIMENSIONS
 from fsdpfuzz.case.divide_factor import told
+from fsdpfuzz.case.parallelised import parallelised
 from fsdpfuzz.case.paths import depth, join
 from fsdpfuzz.case.policies import auto_wrap, root_of
 from fsdpfuzz.case.recipe import (
@@ -30,7 +31,6 @@ from fsdpfuzz.case.recipe import (
     call,
 )
 from fsdpfuzz.case.sides import side_of
-from fsdpfuzz.case.tensor_parallel import parallelised
 from fsdpfuzz.case.units import OPTIONS
 from fsdpfuzz.case.units.sharding import arguments
 from fsdpfuzz.case.wrap import Fsdp1Plan, Fsdp1Unit, Unit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.modules.base import Build, Leaf, changed, takes_features
 from fsdpfuzz.case.recipe import Value, call
@@ -25,6 +25,7 @@ _CLASSES: dict[ActivationName, str] = {
 class Activation(Leaf, tag="activation", frozen=True, kw_only=True):
     """A function without parameters; keeps the width."""
 
+    takes_rows: ClassVar[bool] = True
     fn: ActivationName = "gelu"
 
     def width_after(self, width: int, at: str = "$.model") -> int:

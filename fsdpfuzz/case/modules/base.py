@@ -207,6 +207,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     """Whether it computes with several rows together, so that it cannot do without any."""
     cut_by_rows: ClassVar[int | None] = None
     """The dimension of its weight that ``RowwiseParallel`` cuts; None where it cannot cut it."""
+    normalises: ClassVar[bool] = False
+    """Whether it is a norm over the last dimension, which ``SequenceParallel`` takes."""
+    takes_rows: ClassVar[bool] = False
+    """Whether it does the same to rows of its input as to all of it, if what lies in it does."""
     changes_outputs: ClassVar[bool] = False
     """Whether it changes in place what a module in it puts out."""
     encodes: ClassVar[bool] = False

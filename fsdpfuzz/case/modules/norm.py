@@ -24,6 +24,7 @@ class Norm(Leaf, tag="norm", frozen=True, kw_only=True):
 
     classes: ClassVar[tuple[str, ...]] = ("torch.nn.LayerNorm", "torch.nn.RMSNorm")
     shows_width: ClassVar[bool] = True
+    normalises: ClassVar[bool] = True
     variant: Literal["layer", "rms"] = "layer"
     affine: bool = True
 

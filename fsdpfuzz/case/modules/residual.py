@@ -17,6 +17,7 @@ class Residual(Around, tag="residual", frozen=True, kw_only=True):
     """``x + body(x)``; the body keeps the width."""
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.residual.Residual",)
+    takes_rows: ClassVar[bool] = True
     body: Node
 
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:

@@ -20,6 +20,7 @@ class Sequential(NodeBase, tag="sequential", frozen=True, kw_only=True):
 
     classes: ClassVar[tuple[str, ...]] = ("torch.nn.Sequential", "steps.modules.chain.Chain")
     calls_all: ClassVar[bool] = True
+    takes_rows: ClassVar[bool] = True
     children: Annotated[tuple[Node, ...], Meta(max_length=64)]
 
     def width_after(self, width: int, at: str = "$.model") -> int:
