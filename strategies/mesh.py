@@ -41,12 +41,12 @@ def draw(d: Drawing) -> None:
             meshed,
             plan=msgspec.structs.replace(meshed.plan, units=units),
         )
-    meshed = with_plans(meshed, lambda plan: _dividing(plan, shards))
+    meshed = with_plans(meshed, lambda plan: dividing(plan, shards))
     if d.accepts(meshed):
         d.case = meshed
 
 
-def _dividing(plan: Plan, shards: int) -> Plan:
+def dividing(plan: Plan, shards: int) -> Plan:
     """The plan with numbers of ranks (fsdp2) that divide the shards."""
     if isinstance(plan, Fsdp1Plan):
         return plan

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import gcd
 
 import msgspec
 
 from fsdpfuzz.case import Inputs, Op
+from fsdpfuzz.case.mesh import Mesh, with_plans
+from fsdpfuzz.case.parallel import Parallel, can_be_cut, pairs
 from fsdpfuzz.case.sequence_parallel import handed_on
-from fsdpfuzz.case.tensor_parallel import Parallel, TensorParallel, can_be_cut, pairs
+from fsdpfuzz.case.tensor_parallel import TensorParallel
 from fsdpfuzz.strategies.drawing import Drawing
+from fsdpfuzz.strategies.mesh import dividing
 
 MOST = 6
 """Modules for which something is drawn; those behind them stay whole."""
@@ -28,9 +32,12 @@ def draw(d: Drawing) -> None:
     chosen = d.for_each(MOST, MOST, lambda: (d.chance(60), d.chance(50), d.chance(85)))
     by_rows, hands_on, later, tensors = d.chance(50), d.chance(70), d.chance(60), d.chance(40)
     normed = d.for_each(MOST, MOST, lambda: d.chance(80))
+    replicated = d.chance(50)
     size = d.case.world_size if over_all else 2
     if not wanted or d.a.fsdp1 or d.apart or d.case.world_size % size or size == 1:
         return
+    whole = d.case
+    _leave_ranks(d, size, replicated=replicated)
     parts: list[Parallel] = []
     taken: set[str] = set()
     for (first, second), (takes, _, together) in zip(pairs(d.a), chosen, strict=False):
@@ -54,6 +61,19 @@ def draw(d: Drawing) -> None:
     )
     if tensors and told is not None and cut:
         _put(d, msgspec.structs.replace(told, use_local_output=False))
+    if told is None:
+        d.case = whole
+
+
+def _leave_ranks(d: Drawing, size: int, *, replicated: bool) -> None:
+    """Makes a mesh of the data as much smaller as it takes, along one of its axes if that does."""
+    mesh = d.case.mesh
+    if mesh is None:
+        return
+    fewer = gcd(mesh.shard, size) if replicated else size // gcd(mesh.replicate, size)
+    shards = mesh.shard // fewer
+    d.put(mesh=Mesh(replicate=mesh.replicate * fewer // size, shard=shards))
+    d.case = with_plans(d.case, lambda plan: dividing(plan, shards))
 
 
 def _by_rows(

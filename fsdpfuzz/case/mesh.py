@@ -9,7 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import Part, Ranks
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
-from fsdpfuzz.case.tensor_parallel import ANY_CUT, data_ranks
+from fsdpfuzz.case.tensor_parallel import data_ranks
 from fsdpfuzz.case.units.sharding import HYBRID, Sharding
 from fsdpfuzz.case.wrap import Fsdp1Unit
 from fsdpfuzz.errors import CaseError
@@ -109,7 +109,7 @@ class MeshDimension(Dimension):
             excludes={
                 "no": {"sharding": HYBRID, "deferred": ("all_reduce",)},
                 "one shard": _OVER_TWO_AXES,
-                **{shape: {**_OVER_TWO_AXES, **ANY_CUT} for shape in ("both", "one replica")},
+                **dict.fromkeys(("both", "one replica"), _OVER_TWO_AXES),
             },
         ),
     }
@@ -120,7 +120,7 @@ class MeshDimension(Dimension):
         if mesh is None:
             alone = a.case.tensor_parallel is not None and data_ranks(a.case) == 1
             yield "mesh", "one shard" if alone else "no"
-        elif mesh.replicate > 1:
+        elif mesh.replicate > 1 or (mesh.shard == 1 and a.case.tensor_parallel is not None):
             # One shard is apart: ``_init_core_state`` in fsdp/_init_utils.py takes a shard group of
             # one rank for a world of one, and never synchronises the replicas (pytorch issue
             # 154888).
@@ -141,8 +141,9 @@ class MeshDimension(Dimension):
         case, mesh = a.case, a.case.mesh
         if mesh is None:
             return
-        if mesh.replicate * mesh.shard != case.world_size:
-            raise CaseError(f"{mesh.words()} is not world_size={case.world_size}", path="$.mesh")
+        if mesh.replicate * mesh.shard != (ranks := data_ranks(case)):
+            of = "world_size" if ranks == case.world_size else "ranks with data of their own"
+            raise CaseError(f"{mesh.words()} is not {of}={ranks}", path="$.mesh")
         if not a.fsdp1:
             return
         if not any(unit.takes_mesh for unit in case.plan.units):
@@ -162,7 +163,7 @@ class MeshDimension(Dimension):
         smaller = [(n, mesh.shard) for n in range(1, mesh.replicate)]
         smaller += [(mesh.replicate, n) for n in range(1, mesh.shard)]
         for replicas, shards in smaller:
-            size = replicas * shards
+            size = replicas * shards * (case.world_size // data_ranks(case))
             # On one rank nothing is sharded and nothing reduced: another case, not a smaller one.
             if size > 1:
                 less = Mesh(replicate=replicas, shard=shards)
@@ -170,9 +171,11 @@ class MeshDimension(Dimension):
 
     def on_ranks(self, case: CaseSpec, size: int) -> CaseSpec:
         """More or fewer along one axis: one that has several ranks, or may have."""
-        mesh = case.mesh
+        mesh, told = case.mesh, case.tensor_parallel
         if mesh is None:
             return case
+        if told is not None and size % told.size == 0:
+            size //= told.size
         replicas, shards = mesh.replicate, mesh.shard
         if size % shards == 0 and (replicas > 1 or size % replicas):
             replicas = size // shards

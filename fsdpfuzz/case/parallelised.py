@@ -10,7 +10,7 @@ from fsdpfuzz.case.sequence_parallel import handed_on
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
-    from fsdpfuzz.case.tensor_parallel import Parallel, Style
+    from fsdpfuzz.case.parallel import Parallel, Style
 
 AXIS = Variable("tensor_mesh")
 """The mesh of the tensor-parallel axis alone, as ``parallelize_module`` takes it."""

@@ -8,68 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
-from fsdpfuzz.case.base import MAX_RANKS, ModulePath, Part, on
+from fsdpfuzz.case.base import MAX_RANKS, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
-from fsdpfuzz.case.modules import Activation, Parameter, Sequential
-from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.modules import Parameter
+from fsdpfuzz.case.parallel import Parallel, Style, check_module, check_pair
+from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, Variable, call
 from fsdpfuzz.case.sequence_parallel import check_rows, handed_on
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
-    from fsdpfuzz.case.modules import Place
     from fsdpfuzz.case.spec import CaseSpec
 
-Cut = Literal["colwise", "rowwise"]
-Style = Literal[Cut, "sequence"]
 ANY_CUT: Mapping[str, tuple[str, ...]] = {"tensor_parallel": ("on",)}
 """What excludes it says so."""
 _GOES_WITHOUT: Mapping[str, tuple[str, ...]] = {
     "flips": ("some", "all"),
-    "meta_init": (
-        "reset_parameters",
-        "param_init_fn",
-        "sync_module_states",
-        "full_state_dict",
-        "broadcast",
-        "assign",
-        "never",
-    ),
 }
 """What nothing is cut beside; see `TensorParallelDimension.check`."""
 
 
 _ONLY_CUT: Mapping[str, tuple[str, ...]] = {"tensor_parallel": ("off",)}
-
-
-class Parallel(Part, frozen=True, kw_only=True):
-    """A linear or an embedding that is cut, or a norm each rank of which is given other rows.
-
-    With ``into``, a linear behind it, the two are a pair: the first is cut by columns, its output
-    stays cut, and the second, cut by rows, takes it as it is.
-    """
-
-    module: ModulePath
-    style: Style = "colwise"
-    into: ModulePath | None = None
-
-    def styles(self) -> Iterator[tuple[str, Style]]:
-        """The modules, and how each is cut."""
-        yield self.module, self.style
-        if self.into is not None:
-            yield self.into, "rowwise"
-
-    def words(self) -> str:
-        """``0 colwise`` or ``0 into 2``."""
-        return f"{self.module or 'the root'} " + (
-            self.style if self.into is None else f"into {self.into}"
-        )
 
 
 class TensorParallel(Part, frozen=True, kw_only=True):
@@ -173,22 +138,6 @@ def locally(a: Anatomy, parameters: Sequence[Parameter]) -> Sequence[Parameter]:
     return [local(a, parameter) for parameter in parameters]
 
 
-def pairs(a: Anatomy) -> Iterator[tuple[str, str]]:
-    """Two modules of a chain with nothing between them but functions of single elements."""
-    for place in a.places:
-        if not isinstance(place.node, Sequential):
-            continue
-        first = None
-        for i, child in enumerate(place.node.children):
-            here = join(place.path, f"{i}")
-            if child.cut_by_rows is not None:
-                if first is not None:
-                    yield first, here
-                first = here
-            elif not isinstance(child, Activation):
-                first = None
-
-
 def _styles(case: CaseSpec) -> Iterator[tuple[str, Style]]:
     for part in () if case.tensor_parallel is None else case.tensor_parallel.modules:
         yield from part.styles()
@@ -282,19 +231,13 @@ class TensorParallelDimension(Dimension):
                 if path in seen:
                     raise CaseError(f"{path!r} stands here twice", path=f"{here}.{field}")
                 seen.add(path)
-                _check_module(a, path, style, told.size, f"{here}.{field}")
+                check_module(a, path, style, told.size, f"{here}.{field}")
             if part.into is not None:
-                _check_pair(a, part, f"{here}.into")
+                check_pair(a, part, f"{here}.into")
         self._check_rest(a, at)
 
     def _check_rest(self, a: Anatomy, at: str) -> None:
         case = a.case
-        # Three axes; and shards of a mesh of (replicate, shard) are counted as neighbours in rank.
-        if case.mesh is not None:
-            raise CaseError("goes with no mesh of replicas and shards", path=at)
-        # `steps.meta_init` makes values that are cut over one axis.
-        if case.meta_init is not None:
-            raise CaseError("goes with no module on the meta device", path=at)
         # ``save_on_cpu`` copies what is saved into a plain tensor (torch/autograd/graph.py):
         # "aten.copy_.default got mixed torch.Tensor and DTensor".
         if any(c.offloads for c in case.checkpoints):
@@ -319,7 +262,7 @@ class TensorParallelDimension(Dimension):
         told = case.tensor_parallel
         if told is None:
             return
-        yield Simpler(msgspec.structs.replace(case, tensor_parallel=None), "tensor parallelism")
+        yield Simpler(_whole(case), "tensor parallelism")
         plainer = {"hands_on": False, "use_local_output": True, "sequence_dim": 0}
         for name, value in plainer.items():
             if getattr(told, name) != value:
@@ -342,63 +285,9 @@ class TensorParallelDimension(Dimension):
         return msgspec.structs.replace(case, tensor_parallel=None)
 
 
-def _check_module(a: Anatomy, path: str, style: Style, size: int, at: str) -> None:
-    place = a.by_path.get(path)
-    if place is None or place.node is None:
-        raise CaseError(f"{path!r} is no module that can be parallelised", path=at)
-    if style == "sequence":
-        if not place.node.normalises:
-            raise CaseError(f"{path!r} is no norm", path=at)
-    elif place.node.cut_by_rows is None:
-        raise CaseError(f"{path!r} is no linear and no embedding", path=at)
-    # ``DTensor.from_local``, by which a pair hands on its tensor, takes equal parts for granted.
-    elif (width := _width_cut(place, style)) % size:
-        raise CaseError(f"{path!r} has {width} of what {size} ranks share evenly", path=at)
-    names = {p.fqn for p in place.parameters}
-    # ``parallelize_module`` puts new parameters in place of those that are there.
-    ties = {*a.source, *a.source.values(), *a.brought_ties, *a.brought_ties.values()}
-    if names & ties:
-        raise CaseError(f"{path!r} has a tied parameter, of which two would be made", path=at)
-    # ``fully_shard`` would leave it as a DTensor, which no step here tells from a sharded one.
-    if any(b.owners[name] is None for b in a.under_each_plan for name in names):
-        raise CaseError(f"no unit manages {path!r}", path=at)
-    # The tensor it puts out is a view by a function of its own, ``DTensor.to_local``: autograd
-    # refuses to change that in place.
-    if any(p.node and p.node.changes_outputs and within(path, p.path) for p in a.places):
-        raise CaseError(f"what {path!r} puts out is changed in place", path=at)
-    # ``distribute_module`` registers hooks that see inputs by position only.
-    called = {op.called for op in a.case.program if op.runs_model}
-    if a.case.keyword_input and path in called:
-        raise CaseError(f"{path!r} is given its input by keyword", path=at)
-
-
-def _check_pair(a: Anatomy, part: Parallel, at: str) -> None:
-    if part.style != "colwise" or (part.module, part.into) not in set(pairs(a)):
-        raise CaseError("the second of a pair follows the first, cut by columns", path=at)
-    # What the first puts out is a part, and so is what the second takes.
-    between = _between(part)
-    if any(op.runs_model and op.called in between for op in a.case.program):
-        raise CaseError("the program calls one of a pair by itself", path=at)
-
-
-def _between(part: Parallel) -> frozenset[str]:
-    """The modules from the first of a pair to the second."""
-    chain, _, first = part.module.rpartition(".")
-    last = (part.into or part.module).rpartition(".")[2]
-    return frozenset(join(chain, f"{i}") for i in range(int(first), int(last) + 1))
-
-
-def _width_cut(place: Place, style: Cut) -> int:
-    """The size that is divided, of which the weight has a dimension."""
-    if style == "colwise" or place.node is None:
-        return place.width_out
-    return place.parameters[0].shape[place.node.cut_by_rows or 0]
-
-
-def can_be_cut(a: Anatomy, size: int) -> Iterator[Parallel]:
-    """Each single linear or embedding in each style that leaves equal parts."""
-    for place in a.places:
-        if place.node is not None and place.node.cut_by_rows is not None:
-            for style in get_args(Cut):
-                if _width_cut(place, style) % size == 0:
-                    yield Parallel(module=place.path, style=style)
+def _whole(case: CaseSpec) -> CaseSpec:
+    """The case with nothing cut; each replica then has more shards."""
+    told, mesh, replace = case.tensor_parallel, case.mesh, msgspec.structs.replace
+    if told is not None and mesh is not None:
+        mesh = replace(mesh, shard=mesh.shard * told.size)
+    return replace(case, tensor_parallel=None, mesh=mesh)

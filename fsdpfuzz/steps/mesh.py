@@ -32,6 +32,15 @@ def beside_tensors(device: torch.device, tensor: int) -> tuple[DeviceMesh, Devic
     return mesh["dp"], mesh["tp"]
 
 
+def replicated_beside_tensors(
+    device: torch.device, replicate: int, shard: int, tensor: int
+) -> tuple[DeviceMesh, DeviceMesh]:
+    """The two axes of the data, and that of the ``tensor`` neighbours that share a batch."""
+    names, shape = ("replicate", "shard", "tp"), (replicate, shard, tensor)
+    mesh = dist.init_device_mesh(device.type, shape, mesh_dim_names=names)  # type: ignore[attr-defined]
+    return mesh["replicate", "shard"], mesh["tp"]
+
+
 def batch_of(rank: int, tensor: int) -> int:
     """The number of the batch that a rank shares with its neighbours."""
     return rank // tensor

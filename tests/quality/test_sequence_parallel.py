@@ -25,7 +25,8 @@ from fsdpfuzz.case import (
     Step,
 )
 from fsdpfuzz.case.operations import Clip, ZeroGrad
-from fsdpfuzz.case.tensor_parallel import Parallel, TensorParallel
+from fsdpfuzz.case.parallel import Parallel
+from fsdpfuzz.case.tensor_parallel import TensorParallel
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.pool import Pool
 from tests.fitting import skip_unless_it_fits

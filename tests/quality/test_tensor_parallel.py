@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -19,14 +19,18 @@ from fsdpfuzz.case import (
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
+    Norm,
     Precision,
     Sequential,
     StateDict,
     Step,
     features,
 )
+from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.meta_init import WAYS, By, MetaInit
 from fsdpfuzz.case.operations import ZeroGrad
-from fsdpfuzz.case.tensor_parallel import Parallel, TensorParallel
+from fsdpfuzz.case.parallel import Parallel
+from fsdpfuzz.case.tensor_parallel import TensorParallel
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.pool import Pool
 from tests.fitting import skip_unless_it_fits
@@ -41,6 +45,23 @@ from tests.injected.hunting import (
 
 TRAIN = (Forward(), Backward(), Step(), ZeroGrad())
 INJECTIONS = "benchmarks.faults.injections"
+
+
+def cut(ranks: int, **changes: Any) -> CaseSpec:
+    given: CaseSpec = msgspec.structs.replace(
+        CaseSpec(
+            world_size=ranks,
+            model=Sequential(children=(Linear(out=8), Norm(), Linear(out=4))),
+            inputs=Dense(width=4, batch=2),
+            plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path=""))),
+            program=(*TRAIN * 2, StateDict(form="full")),
+            tensor_parallel=TensorParallel(
+                modules=(Parallel(module="0"), Parallel(module="2", style="rowwise"))
+            ),
+        ),
+        **changes,
+    )
+    return given
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +100,29 @@ def test_they_train_are_saved_and_recomputed(
     )
     verdict = judge(given, pools[ranks].run(given))
     assert (verdict.status, [finding.key for finding in verdict.findings]) == ("passed", [])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mesh"),
+    [
+        (2, Mesh(replicate=1, shard=1)),
+        (4, Mesh(replicate=2, shard=1)),
+        (4, Mesh(replicate=1, shard=2)),
+    ],
+)
+def test_replicas_of_what_is_cut(pools: dict[int, Pool], ranks: int, mesh: Mesh) -> None:
+    given = cut(ranks, mesh=mesh)
+    verdict = judge(given, pools[ranks].run(given))
+    assert (verdict.status, [finding.key for finding in verdict.findings]) == ("passed", [])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("by", WAYS["fsdp2"])
+def test_what_is_cut_on_the_meta_device(pools: dict[int, Pool], ranks: int, by: By) -> None:
+    given = cut(ranks, meta_init=MetaInit(by=by))
+    verdict = judge(given, pools[ranks].run(given))
+    expected = "rejected" if by == "never" else "passed"
+    assert (verdict.status, [finding.key for finding in verdict.findings]) == (expected, [])
 
 
 @pytest.mark.parametrize(

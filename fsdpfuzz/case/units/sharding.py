@@ -51,9 +51,12 @@ def mesh_of(a: Anatomy) -> Value:
 
     Beside it, with tensor parallelism, the one that modules are cut over.
     """
-    device, mesh = Variable("device"), a.case.mesh
-    if a.case.tensor_parallel is not None:
-        return call("steps.mesh.beside_tensors", device, a.case.tensor_parallel.size)
+    device, mesh, told = Variable("device"), a.case.mesh, a.case.tensor_parallel
+    if told is not None and mesh is not None:
+        axes = (mesh.replicate, mesh.shard, told.size)
+        return call("steps.mesh.replicated_beside_tensors", device, *axes)
+    if told is not None:
+        return call("steps.mesh.beside_tensors", device, told.size)
     if mesh is not None:
         return call("steps.mesh.replicated", device, mesh.replicate, mesh.shard)
     return None if a.fsdp1 else call("steps.mesh.over_all", device)

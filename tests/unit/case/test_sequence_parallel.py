@@ -32,13 +32,9 @@ from fsdpfuzz.case import (
     parameter_features,
 )
 from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.case.parallel import Parallel
 from fsdpfuzz.case.sequence_parallel import handed_on
-from fsdpfuzz.case.tensor_parallel import (
-    Parallel,
-    TensorParallel,
-    TensorParallelDimension,
-    cut_dims,
-)
+from fsdpfuzz.case.tensor_parallel import TensorParallel, TensorParallelDimension, cut_dims
 from fsdpfuzz.errors import CaseError
 from tests.unit.case.test_units import fsdp2, make
 

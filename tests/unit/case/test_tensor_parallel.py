@@ -33,19 +33,18 @@ from fsdpfuzz.case import (
     lower,
     parameter_features,
 )
-from fsdpfuzz.case.dimensions import DIMENSIONS
+from fsdpfuzz.case.dimensions import DIMENSIONS, on_ranks
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.meta_init import MetaInit
 from fsdpfuzz.case.modules import InPlace
 from fsdpfuzz.case.operations import Clip, FullParams, OptimState
+from fsdpfuzz.case.parallel import Parallel, pairs
 from fsdpfuzz.case.tensor_parallel import (
-    Parallel,
     TensorParallel,
     TensorParallelDimension,
     cut_dims,
     data_ranks,
     local,
-    pairs,
     sharing,
 )
 from fsdpfuzz.errors import CaseError
@@ -152,13 +151,20 @@ def test_it_comes_before_units_are_made() -> None:
     assert text.index("ColwiseParallel") < text.index("RowwiseParallel") < text.index("fully_shard")
 
 
+def test_what_is_on_the_meta_device_is_cut_before_it_has_values() -> None:
+    text = str(lower(anatomy(cut(PAIR, meta_init=MetaInit()))).procedures)
+    order = ["on_meta", "ColwiseParallel", "fully_shard", "meta_init.reset"]
+    assert [text.index(name) for name in order] == sorted(text.index(name) for name in order)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"plan": fsdp1("", "0")}, "fsdp2 alone"),
         ({"world_size": 3}, "2 does not divide world_size=3"),
-        ({"mesh": Mesh(replicate=2, shard=2)}, "no mesh of replicas"),
-        ({"meta_init": MetaInit()}, "no module on the meta device"),
+        ({"mesh": Mesh(replicate=2, shard=2)}, "not ranks with data of their own=2"),
+        ({"mesh": Mesh(replicate=2, shard=1)}, None),
+        ({"meta_init": MetaInit(by="assign")}, None),
         (
             {"checkpoints": (Checkpoint(path="0", kind="offload"),)},
             "activations that are offloaded",
@@ -216,6 +222,26 @@ def test_simpler_ones_have_less_of_it() -> None:
         TensorParallel(modules=(COLUMNS,)),
     ]
     assert all(map(is_sound, two))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "replicate", "shard", "value"),
+    [(8, 2, 2, "both"), (4, 2, 1, "one shard"), (4, 1, 2, "one replica"), (2, 1, 1, "one shard")],
+)
+def test_beside_a_mesh_of_replicas(ranks: int, replicate: int, shard: int, value: str) -> None:
+    case = cut(PAIR, world_size=ranks, mesh=Mesh(replicate=replicate, shard=shard))
+    check(case)
+    assert features(case)["mesh"] == value
+    assert anatomy(case).shards("") == shard
+    whole, *_ = TensorParallelDimension().simpler(case)
+    assert whole.case.mesh == Mesh(replicate=replicate, shard=shard * 2)
+    check(whole.case)
+    dimension = next(d for d in DIMENSIONS if d.name == "mesh")
+    sizes = {s.case.world_size for s in dimension.simpler(case) if s.case.mesh is not None}
+    assert all(size % 2 == 0 for size in sizes)
+    moved = on_ranks(case, 2 * ranks)
+    assert moved.mesh is not None
+    assert moved.mesh.replicate * moved.mesh.shard == data_ranks(moved)
 
 
 def test_other_numbers_of_ranks() -> None:

@@ -173,11 +173,6 @@ MEANING: tuple[Together, ...] = (
 
 NOT_DRAWN: tuple[Together, ...] = (
     (
-        "tensor parallelism goes with no mesh of replicas, and nothing on the meta device",
-        {"tensor_parallel": ON},
-        {"deferred": ("all_reduce",), "meta_part": ON},
-    ),
-    (
         "models that switch paths are drawn apart: a unit for each path, by hand, nothing else "
         "frozen, no state saved, gradients cleared",
         {"flips": ("some", "all")},
