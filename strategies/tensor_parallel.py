@@ -81,9 +81,9 @@ def _by_rows(
 ) -> bool:
     """Puts in also norms, and data that stays cut; False where there is neither."""
     before = d.case
-    later &= before.inputs.length is not None
+    later &= (before.inputs.length or 0) >= told.size
     told = msgspec.structs.replace(told, sequence_dim=int(later))
-    d.put(inputs=_even(before.inputs, "length" if later else "batch", told.size))
+    d.put(inputs=_even(before.inputs, told.size, later=later))
     norms = tuple(norm for norm, one in zip(_norms(d, told), takes, strict=False) if one)
     told = msgspec.structs.replace(told, modules=(*told.modules, *norms))
     handing = msgspec.structs.replace(told, hands_on=True)
@@ -104,10 +104,12 @@ def _put(d: Drawing, told: TensorParallel) -> bool:
     return fits
 
 
-def _even(inputs: Inputs, field: str, size: int) -> Inputs:
-    """Inputs with as many more rows as it takes for ``size`` ranks to have equally many."""
-    rows = getattr(inputs, field)
-    return msgspec.structs.replace(inputs, **{field: rows + -rows % size})
+def _even(inputs: Inputs, size: int, *, later: bool) -> Inputs:
+    """Inputs of which ``size`` ranks have equally many rows: of a larger batch."""
+    if later and inputs.length is not None:
+        # A shorter sequence: for a longer one modules may have too few positions.
+        return msgspec.structs.replace(inputs, length=inputs.length - inputs.length % size)
+    return msgspec.structs.replace(inputs, batch=inputs.batch + -inputs.batch % size)
 
 
 def _norms(d: Drawing, told: TensorParallel) -> Iterator[Parallel]:

@@ -20,6 +20,7 @@ from fsdpfuzz.case import (
     Fsdp2Unit,
     Linear,
     Norm,
+    Op,
     Precision,
     Sequential,
     StateDict,
@@ -28,7 +29,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.meta_init import WAYS, By, MetaInit
-from fsdpfuzz.case.operations import ZeroGrad
+from fsdpfuzz.case.operations import OptimState, Transfer, ZeroGrad
 from fsdpfuzz.case.parallel import Parallel
 from fsdpfuzz.case.tensor_parallel import TensorParallel
 from fsdpfuzz.invariants import judge
@@ -112,6 +113,25 @@ def test_they_train_are_saved_and_recomputed(
 )
 def test_replicas_of_what_is_cut(pools: dict[int, Pool], ranks: int, mesh: Mesh) -> None:
     given = cut(ranks, mesh=mesh)
+    verdict = judge(given, pools[ranks].run(given))
+    assert (verdict.status, [finding.key for finding in verdict.findings]) == ("passed", [])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    "op",
+    [
+        OptimState(),
+        OptimState(form="sharded"),
+        OptimState(broadcast=True),
+        Transfer(state=True),
+        Transfer(into="fsdp2", ranks=1),
+    ],
+)
+def test_what_is_saved_of_it_goes_into_another_optimizer_or_model(
+    pools: dict[int, Pool], ranks: int, op: Op
+) -> None:
+    given = cut(ranks, program=(*TRAIN, op, *TRAIN))
     verdict = judge(given, pools[ranks].run(given))
     assert (verdict.status, [finding.key for finding in verdict.findings]) == ("passed", [])
 

@@ -21,7 +21,6 @@ from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.operations.state_dict import dcp_options
 from fsdpfuzz.case.optimizer import has_state_after, makes_steps
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
-from fsdpfuzz.case.tensor_parallel import ANY_CUT
 from fsdpfuzz.case.units.reshard_after_forward import told_to_reshard
 from fsdpfuzz.errors import CaseError
 
@@ -51,7 +50,7 @@ _NONE: Mapping[str, tuple[str, ...]] = {
     f"optim_{name}": ("on",) for name in ("own", "offload", "broadcast", "flatten", "fresh")
 }
 
-_NEEDS: Mapping[str, tuple[str, ...]] = {"optimizer": ("none",), **ANY_CUT}
+_NEEDS: Mapping[str, tuple[str, ...]] = {"optimizer": ("none",)}
 
 
 class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
@@ -108,7 +107,6 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         ),
     }
     needs_reduced: ClassVar[bool] = True
-    takes_tensor_parallel: ClassVar[bool] = False
     saves_optimizer: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = (OPTIM_STATE, OPTIONS, LOADED, LEFT)
 

@@ -16,7 +16,6 @@ from fsdpfuzz.case.operations.rebuild import check_stored
 from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.optimizer import makes_steps
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call, literal
-from fsdpfuzz.case.tensor_parallel import ANY_CUT
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -48,10 +47,7 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
             values=("no", "plain", "fsdp1", "fsdp2", "several"),
             excludes={
                 "no": {"transferred_ranks": ("fewer",), "transferred_state": ("on",)},
-                **{
-                    into: {"stored": ("off",), **ANY_CUT}
-                    for into in ("plain", "fsdp1", "fsdp2", "several")
-                },
+                **{way: {"stored": ("off",)} for way in ("plain", "fsdp1", "fsdp2", "several")},
             },
         ),
         "transferred_ranks": Feature(
@@ -66,7 +62,6 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
         ),
     }
     needs_reduced: ClassVar[bool] = True
-    takes_tensor_parallel: ClassVar[bool] = False
     stores: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = (PARAMETERS, STATE, GROUPS)
 

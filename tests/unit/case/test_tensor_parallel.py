@@ -37,7 +37,7 @@ from fsdpfuzz.case.dimensions import DIMENSIONS, on_ranks
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.meta_init import MetaInit
 from fsdpfuzz.case.modules import InPlace
-from fsdpfuzz.case.operations import Clip, FullParams, OptimState
+from fsdpfuzz.case.operations import Clip, FullParams, OptimState, Transfer
 from fsdpfuzz.case.parallel import Parallel, pairs
 from fsdpfuzz.case.tensor_parallel import (
     TensorParallel,
@@ -170,7 +170,8 @@ def test_what_is_on_the_meta_device_is_cut_before_it_has_values() -> None:
             "activations that are offloaded",
         ),
         ({"program": (*ONCE, FullParams())}, "full_params goes with no tensor parallelism"),
-        ({"program": (*ONCE, Step(), OptimState())}, "optim_state goes with no tensor parallelism"),
+        ({"program": (*ONCE, Step(), OptimState())}, None),
+        ({"program": (*ONCE, Step(), Transfer(state=True))}, None),
         ({"program": (*ONCE, Clip(max_norm=1.0))}, None),
         ({"plan": fsdp2("2")}, "no unit manages '0'"),
         ({"model": SQUARE, "ties": (Tie(source="0.weight", target="2.weight"),)}, "tied parameter"),

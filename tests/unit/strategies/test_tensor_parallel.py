@@ -23,6 +23,10 @@ def test_it_is_drawn_in_every_style() -> None:
         has = features(case)
         told.update({style for part in case.tensor_parallel.modules for _, style in part.styles()})
         told[f"mesh {has['mesh']}"] += 1
+        told[f"sequence parallel {has['sequence_parallel']}"] += 1
+        told[f"output {has['cut_output']}"] += 1
+        told["on meta"] += case.meta_init is not None
+        told["stored"] += has["optim_state"] != "no" or has["transferred"] != "no"
         told["a pair"] += any(part.into for part in case.tensor_parallel.modules)
         told["clipped"] += has["clip"] != "no"
         told["saved"] += has["state_dict"] != "no"
@@ -32,6 +36,9 @@ def test_it_is_drawn_in_every_style() -> None:
     assert min(told[name] for name in ("saved", "recomputed", "frozen")) >= 10, told
     assert told["clipped"] >= 1, told
     assert min(told["mesh no"], told["mesh one shard"]) >= 10, told
+    assert min(told["mesh both"] + told["mesh one replica"], told["on meta"]) >= 3, told
+    assert min(told["sequence parallel alone"], told["sequence parallel handed on"]) >= 5, told
+    assert min(told["output local"], told["output DTensor"], told["stored"]) >= 5, told
 
 
 def test_it_shrinks_to_one_module() -> None:
@@ -58,6 +65,23 @@ def test_a_pair_shrinks_to_two_linears() -> None:
         return told is not None and len(told.modules) == 1 and len(case.plan.units) == 1
 
     shrinks_to(simple, cases(apis=("fsdp2",)), pair)
+
+
+def test_rows_handed_on_shrink_to_two_modules() -> None:
+    def handed(case: CaseSpec) -> bool:
+        return features(case).get("sequence_parallel") == "handed on"
+
+    def simple(case: CaseSpec) -> bool:
+        told = case.tensor_parallel
+        return (
+            told is not None
+            and len(told.modules) == 2
+            and told.use_local_output
+            and told.sequence_dim == 0
+            and len(case.plan.units) == 1
+        )
+
+    shrinks_to(simple, cases(apis=("fsdp2",)), handed)
 
 
 def test_it_shrinks_away() -> None:
