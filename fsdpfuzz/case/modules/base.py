@@ -174,7 +174,6 @@ class Walk:
 Build: TypeAlias = Callable[[Child], Value]
 """Gives the expression that makes a child."""
 
-
 ATTENTION = (1 << 20) + (96 << 10)
 """Bytes that scaled dot product attention allocates for itself: seen on an H200 in bfloat16, 1 MiB
 in forward and 96 KiB in backward, for two tokens as for more."""
