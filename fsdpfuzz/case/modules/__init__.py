@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import get_args
 
 from fsdpfuzz.case.modules.activation import Activation, ActivationName
@@ -17,7 +18,6 @@ from fsdpfuzz.case.modules.base import (
     Place,
     Shape,
     Walk,
-    complete,
 )
 from fsdpfuzz.case.modules.branches import Branches
 from fsdpfuzz.case.modules.buffered import Buffered
@@ -91,6 +91,14 @@ def tree_of(model: Model) -> Node:
     if isinstance(model, Imported):
         raise ContractError(f"{model.target} is no tree of nodes")
     return model
+
+
+def complete(kinds: Iterable[type[NodeBase]]) -> None:
+    """:class:`ContractError` for a kind that leaves out what every kind has to say."""
+    for kind in kinds:
+        for name in ("width_after", "visit", "module"):
+            if getattr(kind, name) is getattr(NodeBase, name):
+                raise ContractError(f"the module kind {kind.kind()} lacks {name}()")
 
 
 complete((*KINDS.values(), Imported))

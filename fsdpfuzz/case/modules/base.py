@@ -393,11 +393,3 @@ def without_defaults(node: NodeBase, **fields: str) -> dict[str, Value]:
 def changed(node: NodeBase, **fields: object) -> Node:
     """The node with other fields."""
     return msgspec.structs.replace(node, **fields)  # type: ignore[return-value]
-
-
-def complete(kinds: Iterable[type[NodeBase]]) -> None:
-    """:class:`ContractError` for a kind that leaves out what every kind has to say."""
-    for kind in kinds:
-        for name in ("width_after", "visit", "module"):
-            if getattr(kind, name) is getattr(NodeBase, name):
-                raise ContractError(f"the module kind {kind.kind()} lacks {name}()")

@@ -31,8 +31,9 @@ from fsdpfuzz.case import (
 from fsdpfuzz.case.modules import ConvNorm, Experts, InPlace, LayerDrop
 from fsdpfuzz.case.modules.in_place import changed_views
 from fsdpfuzz.case.operations import Interrupt
+from fsdpfuzz.case.parallel import Parallel
 from fsdpfuzz.case.recipe import Call, Do, Index, Sum, Variable, call, walk
-from fsdpfuzz.case.tensor_parallel import Parallel, TensorParallel
+from fsdpfuzz.case.tensor_parallel import TensorParallel
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce.tree import smaller_models
 from tests.unit.case.test_units import fsdp2, make
