@@ -52,7 +52,8 @@ NAMES: Mapping[Wrap, str] = {
 # place has no kind, and goes by its name behind a dot.
 _LEAVES = ("MultiheadAttention", MULTIHEAD, ".self_attn", ".multihead_attn")
 """Modules that are leaves where a plan names none."""
-_HOLDERS = ("ModuleList", "ModuleDict", ".branches", ".layers", ".parametrizations", ".weight")
+_LISTS = (".branches", ".experts", ".layers")
+_HOLDERS = ("ModuleList", "ModuleDict", *_LISTS, ".parametrizations", ".weight")
 """Modules that no forward calls; those of a parametrized weight lie in the last two."""
 _GO_WITH: Mapping[str, tuple[Wrap, ...]] = {
     "classes": ("module_classes", "transformer_policy"),

@@ -19,8 +19,11 @@ class ExpertsStrategy(ModuleStrategy):
         growth.leaves -= 1
         number, differ = d.between(2, 3), d.chance(50)
         here = slot.inside(out=slot.width, few=True)
+        before = growth.leaves
         first = growth.body(here)
         others = [growth.body(here) if differ else first for _ in range(number - 1)]
+        if not differ:
+            growth.leaves -= (number - 1) * (before - growth.leaves)
         top, start = d.between(1, 2), d.between(0, 2)
         return Experts(children=(first, *others), top=top, start=start % number)
 
