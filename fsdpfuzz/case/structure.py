@@ -12,6 +12,7 @@ from fsdpfuzz.case.modules import (
     MULTIHEAD,
     Attention,
     Branches,
+    EncoderLayer,
     InPlace,
     Keyed,
     Norm,
@@ -139,7 +140,7 @@ class StructureDimension(Dimension):
             values=ON,
         ),
         "attention": Feature(
-            about="no, full, causal, padding, several: what masks nn.MultiheadAttention that is "
+            about="no, full, causal, padding, several: what masks attention of PyTorch's that is "
             "given one tensor three times",
             group="Model",
             values=("no", "full", "causal", "padding", "several"),
@@ -203,7 +204,8 @@ class StructureDimension(Dimension):
         yield "parametrized", one(made, several="orthogonal")
         yield "layer_drop", on("layer_drop" in a.kinds)
         yield "experts", on("experts" in a.kinds)
-        masks = (n.mask for n in nodes if isinstance(n, Attention))
+        masks = [n.mask for n in nodes if isinstance(n, Attention)]
+        masks += ["causal" if n.causal else "none" for n in nodes if isinstance(n, EncoderLayer)]
         yield "attention", one(("full" if m == "none" else m for m in masks), several="several")
         yield "kv_reuse", on("kv_reuse" in a.kinds)
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.modules import Branches, Repeat
 from fsdpfuzz.case.operations import Forward
 from fsdpfuzz.case.paths import innermost, within
 from fsdpfuzz.case.sides import side_of
+from fsdpfuzz.case.wrap import Fsdp2Unit
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -179,6 +181,40 @@ def units_left_behind(a: Anatomy) -> frozenset[str]:
     return frozenset(found)
 
 
+# ``FSDPState._pre_backward`` in fsdp/_fully_shard/_fsdp_state.py gathers ahead what a list names,
+# or what was called before in forward: whether a backward comes to it, it does not ask.
+@lru_cache(maxsize=64)
+def units_gathered_in_vain(a: Anatomy) -> frozenset[str]:
+    """Units of fsdp2 that a backward may gather ahead without coming to them, before a forward."""
+    found: set[str] = set()
+    for rank in a.telling_ranks if not a.fsdp1 else ():
+        called: set[str] = set()
+        reached: set[str] = set()
+        in_vain: set[str] = set()
+        for i, op, now in a.situations(rank):
+            b = a.at(i)
+            if op.waits:
+                found |= in_vain
+                requires_grad = requires(b, now)
+                trained = [p.fqn for p in b.parameters if p.used and requires_grad(p.fqn)]
+                for call in b.calls(op, now):
+                    if call.path in b.unit_at:
+                        unit = b.unit_at[call.path]
+                        called.add(unit)
+                        if call.input_grad or any(within(fqn, call.path) for fqn in trained):
+                            reached.add(unit)
+            elif op.gives_gradients:
+                options = (b.options[unit] for unit in reached)
+                lists = (o.prefetched_in_backward for o in options if isinstance(o, Fsdp2Unit))
+                in_vain = called.union(*lists) - reached if reached else set()
+                called.clear()
+                reached.clear()
+            else:
+                # It takes its time, by which what was gathered is there.
+                in_vain.clear()
+    return frozenset(found)
+
+
 class UnitCallsDimension(Hazard):
     """How often a unit is called, and whether FSDP can tell the end of a call."""
 
@@ -242,6 +278,13 @@ class UnitCallsDimension(Hazard):
             group="Wrapping",
             values=ON,
         ),
+        "gathered_in_vain": Feature(
+            about="on when a backward may gather the unit ahead without coming to it, and a "
+            "forward follows at once (fsdp2 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp2",),
+        ),
         "late": Feature(
             about="on when a backward without reduction ends before the unit has been called",
             group="Wrapping",
@@ -269,6 +312,7 @@ class UnitCallsDimension(Hazard):
         yield "left_behind", on(path in units_left_behind(a))
         yield "late", on(path in late_units(a))
         if not a.fsdp1:
+            yield "gathered_in_vain", on(path in units_gathered_in_vain(a))
             # Post-backward hangs on the unit's inputs (``_register_post_backward_hook`` in
             # fsdp/_fully_shard/_fsdp_param_group.py), so it may run before any saved tensor is
             # asked for.
