@@ -23,6 +23,7 @@ from fsdpfuzz.case.hazards.set_early import SetEarlyDimension
 from fsdpfuzz.case.hazards.stepped_whole import SteppedWholeDimension
 from fsdpfuzz.case.hazards.unfinished import UnfinishedDimension
 from fsdpfuzz.case.hazards.unit_calls import UnitCallsDimension, called_units, identity_units
+from fsdpfuzz.case.hazards.unrestored import UnrestoredDimension
 
 HAZARDS: tuple[Dimension, ...] = (
     FewElementsDimension(),
@@ -35,6 +36,7 @@ HAZARDS: tuple[Dimension, ...] = (
     ChangedViewsDimension(),
     SetEarlyDimension(),
     SteppedWholeDimension(),
+    UnrestoredDimension(),
 )
 
 __all__ = [

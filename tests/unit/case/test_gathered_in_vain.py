@@ -1,0 +1,75 @@
+"""Units that a backward gathers ahead and never comes to."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    Dense,
+    Forward,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Idle,
+    Linear,
+    Op,
+    Sequential,
+    Step,
+    anatomy,
+    unit_features,
+)
+from fsdpfuzz.case.hazards.unit_calls import units_gathered_in_vain
+from tests.unit.case.test_units import fsdp1, fsdp2, make
+
+CHAIN = Sequential(children=(Linear(out=4, bias=False), Linear(out=4, bias=False)))
+ONCE: tuple[Op, ...] = (Forward(), Backward())
+AGAIN = (*ONCE, *ONCE)
+
+
+@pytest.mark.parametrize(
+    ("program", "frozen", "expected"),
+    [
+        # Its output requires no grad, so that nothing gathers it for its backward but the next one.
+        (AGAIN, ("0.weight",), {"0"}),
+        # Between the two something takes its time.
+        ((*ONCE, Step(), *ONCE), ("0.weight",), set()),
+        (ONCE, ("0.weight",), set()),
+        # The backward comes to it on the way to the first.
+        (AGAIN, ("1.weight",), set()),
+        (AGAIN, (), set()),
+        # Without any gradient no backward begins.
+        (AGAIN, ("0.weight", "1.weight"), set()),
+    ],
+)
+def test_first_units_that_are_frozen(
+    program: tuple[Op, ...], frozen: tuple[str, ...], expected: set[str]
+) -> None:
+    case = make(fsdp2("", "0", "1"), model=CHAIN, program=program, frozen=frozen)
+    a = anatomy(case)
+    assert units_gathered_in_vain(a) == expected
+    assert unit_features(a, "0")["gathered_in_vain"] == ("on" if expected else "off")
+
+
+def test_backward_comes_to_it_for_its_input() -> None:
+    data = Dense(width=4, requires_grad=True)
+    plan = fsdp2("", "0", "1")
+    case = make(plan, model=CHAIN, program=AGAIN, frozen=("0.weight",), inputs=data)
+    assert units_gathered_in_vain(anatomy(case)) == set()
+
+
+def test_what_a_list_names_and_no_forward_calls() -> None:
+    model = Sequential(children=(Idle(), Linear(out=4)))
+    units = (
+        Fsdp2Unit(path=""),
+        Fsdp2Unit(path="0.idle"),
+        Fsdp2Unit(path="1", prefetched_in_backward=("0.idle",)),
+    )
+    case = make(Fsdp2Plan(units=units), model=model, program=AGAIN)
+    assert units_gathered_in_vain(anatomy(case)) == {"0.idle"}
+
+
+def test_of_fsdp1_nothing_is_said() -> None:
+    case = make(fsdp1("", "0", "1"), model=CHAIN, program=AGAIN, frozen=("0.weight",))
+    a = anatomy(case)
+    assert units_gathered_in_vain(a) == set()
+    assert "gathered_in_vain" not in unit_features(a, "0")
