@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from fsdpfuzz.case.dimension import Dimension, Feature, Simpler, one
+from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
 from fsdpfuzz.case.operations.interrupt import root_calls
 from fsdpfuzz.case.operations.recover import METHOD, Recover
 from fsdpfuzz.case.paths import within
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.spec import CaseSpec
 
-_WAYS = ("begin", "end", "gradient", "several")
+_WAYS = ("begin", "end", "gradient")
 
 
 class RecoveryDimension(Dimension):
@@ -28,8 +28,8 @@ class RecoveryDimension(Dimension):
     newer: ClassVar[tuple[str, ...]] = (f"FSDPModule.{METHOD}()",)
     features: ClassVar[Mapping[str, Feature]] = {
         "recovered": Feature(
-            about="no, begin, end, gradient, several: where a module raises, as its forward begins "
-            "or ends or a gradient comes to it, before the program starts over (fsdp2 only)",
+            about="no, begin, end, gradient: where a module raises first, as its forward begins or "
+            "ends or a gradient comes to it, before the program starts over (fsdp2 only)",
             group="Training",
             values=("no", *_WAYS),
             apis=("fsdp2",),
@@ -52,7 +52,7 @@ class RecoveryDimension(Dimension):
         """Where a module raises."""
         if not a.fsdp1:
             found = (op.when for op in a.case.program if isinstance(op, Recover))
-            yield "recovered", one(found, several="several")
+            yield "recovered", next(found, "no")
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """What a unit holds by then."""

@@ -140,10 +140,10 @@ class StructureDimension(Dimension):
             values=ON,
         ),
         "attention": Feature(
-            about="no, full, causal, padding, several: what masks attention of PyTorch's that is "
-            "given one tensor three times",
+            about="no, full, masked (any is): attention of PyTorch's that is given one tensor "
+            "three times",
             group="Model",
-            values=("no", "full", "causal", "padding", "several"),
+            values=("no", "full", "masked"),
         ),
         "kv_reuse": Feature(
             about="on when several layers attend to the keys and values of one module",
@@ -204,9 +204,9 @@ class StructureDimension(Dimension):
         yield "parametrized", one(made, several="orthogonal")
         yield "layer_drop", on("layer_drop" in a.kinds)
         yield "experts", on("experts" in a.kinds)
-        masks = [n.mask for n in nodes if isinstance(n, Attention)]
-        masks += ["causal" if n.causal else "none" for n in nodes if isinstance(n, EncoderLayer)]
-        yield "attention", one(("full" if m == "none" else m for m in masks), several="several")
+        masked = [n.mask != "none" for n in nodes if isinstance(n, Attention)]
+        masked += [n.causal for n in nodes if isinstance(n, EncoderLayer)]
+        yield "attention", ("masked" if any(masked) else "full") if masked else "no"
         yield "kv_reuse", on("kv_reuse" in a.kinds)
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)

@@ -34,9 +34,6 @@ _GOES_WITHOUT: Mapping[str, tuple[str, ...]] = {
 """What nothing is cut beside; see `TensorParallelDimension.check`."""
 
 
-_ONLY_CUT: Mapping[str, tuple[str, ...]] = {"tensor_parallel": ("off",)}
-
-
 class TensorParallel(Part, frozen=True, kw_only=True):
     """``parallelize_module`` over ``size`` ranks, before ``fully_shard`` over the others."""
 
@@ -160,17 +157,18 @@ class TensorParallelDimension(Dimension):
             about="no, alone (norms are given a part of the rows), handed on (also from one "
             "parallelised module to the next; fsdp2 only)",
             group="Sharding",
-            values=("no", "alone", "handed on"),
+            # In one program of a hundred, as that of many ranks is: no pair is waited for.
+            values=("no",),
+            open=True,
             apis=("fsdp2",),
-            excludes=dict.fromkeys(("alone", "handed on"), _ONLY_CUT),
         ),
         "cut_output": Feature(
             about="no, local, DTensor: as what data that is cut over ranks goes from one module to "
             "the next (fsdp2 only)",
             group="Sharding",
-            values=("no", "local", "DTensor"),
+            values=("no",),
+            open=True,
             apis=("fsdp2",),
-            excludes=dict.fromkeys(("local", "DTensor"), _ONLY_CUT),
         ),
     }
     parameter_features: ClassVar[Mapping[str, Feature]] = {

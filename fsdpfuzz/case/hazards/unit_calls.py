@@ -193,7 +193,7 @@ def units_gathered_in_vain(a: Anatomy) -> frozenset[str]:
         in_vain: set[str] = set()
         for i, op, now in a.situations(rank):
             b = a.at(i)
-            if op.waits:
+            if isinstance(op, Forward) and op.waits:
                 found |= in_vain
                 requires_grad = requires(b, now)
                 trained = [p.fqn for p in b.parameters if p.used and requires_grad(p.fqn)]

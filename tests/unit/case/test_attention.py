@@ -96,9 +96,9 @@ def test_a_policy_by_size_passes_over_it_and_looks_into_it_where_it_is_no_leaf()
 def test_its_features() -> None:
     assert features(case())["attention"] == "full"
     for mask in ("causal", "padding"):
-        assert features(case(fsdp2(""), model=Attention(mask=mask)))["attention"] == mask
+        assert features(case(fsdp2(""), model=Attention(mask=mask)))["attention"] == "masked"
     both = Sequential(children=(Attention(), Attention(mask="causal")))
-    assert features(case(fsdp2(""), model=both))["attention"] == "several"
+    assert features(case(fsdp2(""), model=both))["attention"] == "masked"
     assert features(case(fsdp2(""), model=Linear(out=2)))["attention"] == "no"
     a = anatomy(case())
     assert [unit_features(a, path)["attends"] for path in a.units] == ["off", "on"]

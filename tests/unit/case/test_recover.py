@@ -94,7 +94,7 @@ def test_without_one_no_newer_torch_is_needed() -> None:
     assert needs_of_torch(anatomy(given)) == ()
     both = case(fsdp2(""), INSIDE, Recover(when="end"), *TRAIN)
     check(both)
-    assert features(both)["recovered"] == "several"
+    assert features(both)["recovered"] == INSIDE.when
     assert "recovered" not in features(case(fsdp1(""), *TRAIN))
 
 

@@ -32,7 +32,7 @@ STORED: Values = {
     "transferred_state": ON,
 }
 """A checkpoint on disk."""
-ATTENDING: Values = {"attention": ("full", "causal", "padding", "several"), "kv_reuse": ON}
+ATTENDING: Values = {"attention": ("full", "masked"), "kv_reuse": ON}
 CLEARED = ("part", "whole", "mixed")
 RESCALED: Values = {"rescaled": ("in place", "new data")}
 APPLIED: Values = {"applied": ("scaled", "smoothed", "several"), "applied_below": ON}
@@ -51,6 +51,8 @@ META1, META2 = (tuple(way for way in WAYS[api] if way not in WAYS[other]) for ap
 """Ways to materialise what is on the meta device that one of the APIs has alone."""
 
 MEANING: tuple[Together, ...] = (
+    ("below the root there is another unit", {"applied_below": ON}, {"units": ("1",)}),
+    ("three axes of two take eight ranks", {"mesh": ("both",)}, {"tensor_parallel": ON}),
     (
         "a unit is called once for each forward that records to its end",
         {"unit_called_again": OFF},

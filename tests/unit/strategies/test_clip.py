@@ -10,8 +10,8 @@ from fsdpfuzz.strategies import FOCUSES, cases
 from tests.unit.strategies.minimal import minimal
 from tests.unit.strategies.sample import sample
 
-BESIDE = ("clear_grad", "state_dict")
-"""What leaves the other gradients as they are: some set to None, and that saved."""
+BESIDE = ("clear_grad", "learning_rate", "state_dict")
+"""What leaves the other gradients as they are: some set to None, a rate, and what is saved."""
 
 
 def clips(case: CaseSpec) -> list[Clip]:

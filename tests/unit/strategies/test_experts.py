@@ -22,7 +22,7 @@ def test_they_are_drawn_on_both_apis() -> None:
     assert {case.api for case in found} == {"fsdp1", "fsdp2"}
 
 
-def test_they_are_units_are_recomputed_and_lie_in_one_another() -> None:
+def test_they_are_units_and_recomputed() -> None:
     told = Counter[str]()
     for case in everything():
         for place in anatomy(case).places:
