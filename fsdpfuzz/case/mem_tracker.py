@@ -47,7 +47,7 @@ class MemTrackerDimension(Dimension):
                     "applied_below": ("on",),
                     "learning_rate": ("lowered", "raised", "both"),
                     "interrupted": ("begin", "end", "several"),
-                    "recovered": ("begin", "end", "gradient", "several"),
+                    "recovered": ("begin", "end", "gradient"),
                     "retained_graph": ("on",),
                     "full_params": ("read", "written"),
                     **ANY_CUT,

@@ -48,8 +48,7 @@ def tracks(function: Any) -> bool:
 
 def allocated(device: torch.device) -> int:
     """Bytes in use on a CUDA device before the training, its matrix library warmed up."""
-    # The first product has cuBLAS allocate a workspace, which is none of the training's; that of
-    # several rows with a bias has cuBLASLt do so.
+    # The first product has cuBLAS, of several rows with a bias cuBLASLt, allocate a workspace.
     warm = nn.Linear(768, 768, device=device)
     warm(torch.randn(4, 768, device=device)).sum().backward()
     del warm
