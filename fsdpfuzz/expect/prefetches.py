@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fsdpfuzz.case import Anatomy
-from fsdpfuzz.case.units.prefetch_list import listed
+from fsdpfuzz.case.units.prefetch_list import listed, listed_in_backward
 
 _Lists = Mapping[str, Sequence[str]]
 
@@ -20,7 +20,7 @@ def begun_in_turn(a: Anatomy, begun: Sequence[str]) -> bool:
 
 def ended_in_turn(a: Anatomy, ended: Sequence[str]) -> bool:
     """The same of a backward, which comes to units in the reverse order."""
-    return _in_turn(a, listed(a, "prefetched_in_backward"), ended[::-1])
+    return _in_turn(a, listed_in_backward(a), ended[::-1])
 
 
 def _in_turn(a: Anatomy, lists: _Lists, order: Sequence[str]) -> bool:
@@ -50,4 +50,4 @@ def gathered(a: Anatomy, begun: Sequence[str]) -> list[str]:
 
 def gathered_before(a: Anatomy, path: str, usual: str) -> Sequence[str]:
     """What backward gathers before it reduces a unit; where it is told nothing, the ``usual``."""
-    return listed(a, "prefetched_in_backward").get(path, (usual,))
+    return listed_in_backward(a).get(path, (usual,))

@@ -15,7 +15,7 @@ from fsdpfuzz.case.modules import Branches, Repeat
 from fsdpfuzz.case.operations import Forward
 from fsdpfuzz.case.paths import innermost, within
 from fsdpfuzz.case.sides import side_of
-from fsdpfuzz.case.wrap import Fsdp2Unit
+from fsdpfuzz.case.units.prefetch_list import listed_in_backward
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -204,9 +204,9 @@ def units_gathered_in_vain(a: Anatomy) -> frozenset[str]:
                         if call.input_grad or any(within(fqn, call.path) for fqn in trained):
                             reached.add(unit)
             elif op.gives_gradients:
-                options = (b.options[unit] for unit in reached)
-                lists = (o.prefetched_in_backward for o in options if isinstance(o, Fsdp2Unit))
-                in_vain = called.union(*lists) - reached if reached else set()
+                lists = listed_in_backward(b)
+                ahead = (lists.get(unit, ()) for unit in reached)
+                in_vain = called.union(*ahead) - reached if reached else set()
                 called.clear()
                 reached.clear()
             else:

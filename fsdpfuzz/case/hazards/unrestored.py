@@ -9,7 +9,6 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.keyword_input import named
-from fsdpfuzz.case.modules import Keyed
 from fsdpfuzz.case.paths import join, within
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def draws_anew(a: Anatomy) -> bool:
     """Whether a checkpoint recomputes random numbers of what is given tensors by keyword alone."""
     by_keyword = {
-        join(p.path, "inner") for p in a.places if isinstance(p.node, Keyed) and not p.node.added
+        join(p.path, p.node.named_alone()) for p in a.places if p.node and p.node.named_alone()
     }
     random = [p.path for p in a.places if p.node is not None and p.node.draws_random()]
     return any(

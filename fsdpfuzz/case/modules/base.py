@@ -307,6 +307,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Name of the parameter that its input is passed for: that of our own modules."""
         return "x"
 
+    def named_alone(self) -> str:
+        """Name of the module in it that is given its input by keyword alone; empty for none."""
+        return ""
+
     def calls_inside(self) -> bool:
         """Whether it also calls a module that lies deeper in it than its children."""
         return False

@@ -51,6 +51,10 @@ class Keyed(Around, tag="keyed", frozen=True, kw_only=True):
         out = yield from walk.visit(self.body, join(inner, "body"), x, grad=grad)
         return out or (x and self.added)
 
+    def named_alone(self) -> str:
+        """The inner module, if nothing is added."""
+        return "" if self.added else "inner"
+
     def returns_its_input(self) -> bool:
         """If the body does, and nothing is added."""
         return not self.added and self.body.returns_its_input()

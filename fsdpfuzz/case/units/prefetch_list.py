@@ -83,3 +83,8 @@ def listed(a: Anatomy, name: str) -> Mapping[str, Sequence[str]]:
     """What each unit names that names any, by the name of the option."""
     found = {path: getattr(unit, name, ()) for path, unit in a.options.items()}
     return {path: named for path, named in found.items() if named}
+
+
+def listed_in_backward(a: Anatomy) -> Mapping[str, Sequence[str]]:
+    """By each unit that has such a list, those that it gathers early in backward."""
+    return listed(a, "prefetched_in_backward")
