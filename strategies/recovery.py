@@ -20,7 +20,7 @@ def draw(d: Drawing) -> None:
 
     Shrinks towards none, then towards one in the backward of the root.
     """
-    wanted, twice = d.chance(9), d.chance(15)
+    wanted, twice = d.chance(6), d.chance(15)
     drawn = [(d.between(0, 13), d.between(0, 127), d.pick(_WHEN)) for _ in range(2)]
     if not wanted or d.a.fsdp1 or "" not in d.a.options or d.a.switches:
         return

@@ -34,7 +34,7 @@ def draw(program: Program) -> None:
     clips = own is not None and own.clips
     agree = ranks_agree(program)
     often = clips or (agree and bool(unmanaged(d.a))) or _some_whole(d.a)
-    if d.apart or not d.trains or not (d.chance(60) if often else d.chance(16, parity=24)):
+    if d.apart or not d.trains or not (d.chance(60) if often else d.chance(16, parity=22)):
         return
     clip = _drawn(program)
     size = len(program.iterations)

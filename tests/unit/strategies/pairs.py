@@ -51,6 +51,7 @@ META1, META2 = (tuple(way for way in WAYS[api] if way not in WAYS[other]) for ap
 """Ways to materialise what is on the meta device that one of the APIs has alone."""
 
 MEANING: tuple[Together, ...] = (
+    ("a unit alone is what each forward calls", {"late_unit": ON}, {"units": ("1",)}),
     ("below the root there is another unit", {"applied_below": ON}, {"units": ("1",)}),
     ("three axes of two take eight ranks", {"mesh": ("both",)}, {"tensor_parallel": ON}),
     (
@@ -214,6 +215,12 @@ NOT_DRAWN: tuple[Together, ...] = (
             **OPTIM,
         },
     ),
+    (
+        "what is frozen and tied in models that switch paths lies in a path",
+        {"flips": ("all",)},
+        {"freeze": ("alternate",), "tied": ("within unit",)},
+    ),
+    ("another plan ignores no modules", {"rebuilt": ("other",)}, {"ignored": ON}),
     ("all ranks switch between two iterations", {"flips": ("all",)}, {"steps": ("1",)}),
     ("nothing else is done where ranks switch", {"flips": ("all", "some")}, RESCALED | APPLIED),
     (
