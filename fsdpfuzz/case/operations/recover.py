@@ -14,7 +14,8 @@ from fsdpfuzz.case.loss import loss_of
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.interrupt import raising
-from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Sum, Variable, With, call
+from fsdpfuzz.case.randomness import seeded
+from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Variable, With, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -71,8 +72,7 @@ class Recover(OperationBase, tag="recover", frozen=True, kw_only=True):
         """A forward, and a backward if it comes to that, on the inputs of the next forward."""
         a, index, x = lowering.a, lowering.coming_index, Variable("x")
         yield Do(call=a.case.inputs.drawn(a, index), into=(x,))
-        if a.draws_random:
-            yield Do(call=call("torch.manual_seed", Sum(a.case.seed, index)))
+        yield from seeded(a, index)
         module = Inside("model", self.module) if self.module else MODEL
         run = lowering.called(MODEL, x, by_method=False)
         if self.when == "gradient":

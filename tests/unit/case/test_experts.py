@@ -30,7 +30,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.modules import ConvNorm, Experts, InPlace, LayerDrop
 from fsdpfuzz.case.modules.in_place import changed_views
-from fsdpfuzz.case.operations import Interrupt
+from fsdpfuzz.case.operations import Interrupt, Op, Recover
 from fsdpfuzz.case.parallel import Parallel
 from fsdpfuzz.case.recipe import Call, Do, Index, Sum, Variable, call, walk
 from fsdpfuzz.case.tensor_parallel import TensorParallel
@@ -120,8 +120,9 @@ def test_each_rank_has_another_seed(model: Node, number: Any) -> None:
     assert seeds(case(LAYER)) == []
 
 
-def test_what_is_interrupted_sends_rows_where_they_would_have_gone() -> None:
-    first, second = seeds(case(program=(Interrupt(module=""), Forward(), Backward())))
+@pytest.mark.parametrize("op", [Interrupt(module=""), Recover(module="")])
+def test_what_an_exception_ends_sends_rows_where_they_would_have_gone(op: Op) -> None:
+    first, second = seeds(case(program=(op, Forward(), Backward())))
     assert first == second
 
 
