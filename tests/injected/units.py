@@ -26,6 +26,11 @@ Scatter = Callable[[Tensor, Tensor], object]
 REDUCE = "foreach_reduce"
 
 
+def units_are_never_gathered(_: RankEnv) -> None:
+    """fsdp2 computes with the sharded parameters, which are DTensors."""
+    FSDPParamGroup.unshard = lambda *_, **__: None  # type: ignore[method-assign]
+
+
 def second_unit_not_averaged(env: RankEnv) -> None:
     """Each rank keeps its own gradient of the second unit."""
 

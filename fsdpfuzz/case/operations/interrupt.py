@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 
-class Interrupt(OperationBase, tag="interrupt", frozen=True, kw_only=True):
+class Raising(OperationBase, frozen=True, kw_only=True):
+    """An exception in a module, on all ranks, which the program catches."""
+
+    module: ModulePath = ""
+    """FQN of the module that raises."""
+
+
+class Interrupt(Raising, tag="interrupt", frozen=True, kw_only=True):
     """One module of the model raises in a forward, on all ranks; the program takes the next batch.
 
     As where a model finds fault with its inputs: units have run by then, and others have not.
@@ -47,8 +54,6 @@ class Interrupt(OperationBase, tag="interrupt", frozen=True, kw_only=True):
     }
     interrupts: ClassVar[bool] = True
 
-    module: ModulePath = ""
-    """FQN of the module that raises."""
     done: bool = False
     """Raises at the end of the module's own forward, else as that begins."""
 
@@ -93,14 +98,21 @@ class Interrupt(OperationBase, tag="interrupt", frozen=True, kw_only=True):
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
         """As the forward begins; by the module around it, then by the root."""
-        replace, ops = msgspec.structs.replace, case.program
-        for i, op in enumerate(ops):
-            if not isinstance(op, Interrupt):
-                continue
-            found = [replace(op, done=False)] if op.done else []
-            around = dict.fromkeys(("", op.module.rpartition(".")[0])) if op.module else ()
-            for plainer in (*found, *(replace(op, module=path) for path in around)):
-                yield Simpler(replace(case, program=(*ops[:i], plainer, *ops[i + 1 :])))
+        return plainer(case, cls, done=False)
+
+
+def plainer(case: CaseSpec, kind: type[Raising], **plain: object) -> Iterator[Simpler]:
+    """Operations of a kind as at their plainest; by the module around, then by the root."""
+    replace, ops = msgspec.structs.replace, case.program
+    for i, op in enumerate(ops):
+        if not isinstance(op, kind):
+            continue
+        around = dict.fromkeys(("", op.module.rpartition(".")[0])) if op.module else ()
+        changes: list[Mapping[str, object]] = [plain, *({"module": path} for path in around)]
+        for fields in changes:
+            less = replace(op, **fields)
+            if less != op:
+                yield Simpler(replace(case, program=(*ops[:i], less, *ops[i + 1 :])))
 
 
 def _when(op: Interrupt) -> str:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import msgspec
-
-from fsdpfuzz.case.base import ModulePath
 from fsdpfuzz.case.dimension import Simpler
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.loss import loss_of
 from fsdpfuzz.case.names import check_names
-from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.operations.interrupt import raising
+from fsdpfuzz.case.operations.base import Progress
+from fsdpfuzz.case.operations.interrupt import Raising, plainer, raising
 from fsdpfuzz.case.randomness import seeded
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Variable, With, call
 from fsdpfuzz.errors import CaseError
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 METHOD = "reset_iter_state"
 
 
-class Recover(OperationBase, tag="recover", frozen=True, kw_only=True):
+class Recover(Raising, tag="recover", frozen=True, kw_only=True):
     """Forward and backward on the next batch, an exception on all ranks, ``reset_iter_state()``.
 
     FSDPModule documents it as the way to go on, with what there was of gradients lost. So the
@@ -37,8 +34,6 @@ class Recover(OperationBase, tag="recover", frozen=True, kw_only=True):
     clears_gradients: ClassVar[bool] = True
     starts_over: ClassVar[bool] = True
 
-    module: ModulePath = ""
-    """FQN of the module that raises."""
     when: Literal["begin", "end", "gradient"] = "gradient"
     """As the module's forward begins or ends, or as a gradient comes to what it returned."""
 
@@ -105,11 +100,4 @@ class Recover(OperationBase, tag="recover", frozen=True, kw_only=True):
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
         """In backward; by the module around it, then by the root."""
-        replace, ops = msgspec.structs.replace, case.program
-        for i, op in enumerate(ops):
-            if not isinstance(op, Recover):
-                continue
-            found = [replace(op, when="gradient")] if op.when != "gradient" else []
-            around = dict.fromkeys(("", op.module.rpartition(".")[0])) if op.module else ()
-            for plainer in (*found, *(replace(op, module=path) for path in around)):
-                yield Simpler(replace(case, program=(*ops[:i], plainer, *ops[i + 1 :])))
+        return plainer(case, cls, when="gradient")
