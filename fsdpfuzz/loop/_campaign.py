@@ -28,12 +28,14 @@ from fsdpfuzz.loop._messages import (
     Failed,
     First,
     Message,
+    More,
     News,
     Reduced,
     Told,
     Turn,
     event_of,
 )
+from fsdpfuzz.loop._portions import Portion, Portions
 from fsdpfuzz.loop._processes import JobProcess, job_command
 from fsdpfuzz.loop._run import DIGESTS, Stopped, shares_of, started_with, tell_silent
 from fsdpfuzz.loop._settings import RunSettings
@@ -89,7 +91,11 @@ class _Campaign:
     def __init__(
         self, parts: Sequence[tuple[RunSettings, int]], emit: Emit, command: Sequence[str]
     ) -> None:
-        self._settings = jobs_of(parts)
+        seed = parts[0][0].session.seed
+        self._portions = Portions(jobs_of(parts), seed)
+        self._settings = self._portions.first
+        self._dealt = [settings.max_examples for settings in self._settings]
+        """How many examples each job was given so far."""
         self._started = _started([settings for settings, _ in parts], len(self._settings))
         self._strict = parts[0][0].session.strict
         self._emit = emit
@@ -205,6 +211,14 @@ class _Campaign:
                 if done and cause is not None:
                     self._books.put(cause.found)
                 job.answer(Answer(yes=done))
+            case More():
+                job.answer(Answer(portion=self._deal(job)))
+
+    def _deal(self, job: JobProcess) -> Portion | None:
+        portion = self._portions.next(job.settings.session.backend)
+        if portion is not None:
+            self._dealt[job.number] += portion.examples
+        return portion
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, CaseDone) and self._digests is not None:
@@ -223,8 +237,8 @@ class _Campaign:
         self._ends[job.number] = (self._seconds, failure)
         if failure and not self._quiet:
             self._board.gone(job.number)
-            done, share = self._books.examples_of(job.number), job.settings.max_examples
-            text = f"job {job.number + 1} ended after {done} of {share} examples: {failure}"
+            done, dealt = self._books.examples_of(job.number), self._dealt[job.number]
+            text = f"job {job.number + 1} ended after {done} of {dealt} examples: {failure}"
             text = f"harness error, {text}; {job.output}"
             self._books.cut_short(job.number, text)
             self._emit(Notice(text=text, harness_error=True))

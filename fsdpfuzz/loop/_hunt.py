@@ -32,6 +32,7 @@ class Hunt:
         self.name = item.name
         self.left = share
         """Cases that are still to be run."""
+        self._seed = settings.session.seed
         self._ledger = ledger
         self._settings = settings
         scope = Scope(
@@ -45,19 +46,25 @@ class Hunt:
         )
         self._strategy = item.strategy(scope)
         self._rounds = 0
+        self._exhausted = False
+
+    def go_on(self, share: int, seed: int) -> None:
+        """With so many more cases, of another seed; not where there are no different ones left."""
+        if not self._exhausted:
+            self.left, self._seed, self._rounds = share, seed, 0
 
     def round(self) -> None:
         """Runs a few different cases. The last is left under way."""
         size = FIRST_ROUND if self._rounds == 0 else self._settings.round_examples
         fresh = min(self.left, size)
-        seed = derived_seed(self._settings.session.seed, self.name, self._rounds)
+        seed = derived_seed(self._seed, self.name, self._rounds)
         self._rounds += 1
         made = self._drawn(fresh, seed)
         self.left -= made
         if not made and not is_over(self._settings, self._ledger):
             text = f"{self.name}: found no more different cases to run"
             self._ledger.emit(Notice(text=text))
-            self.left = 0
+            self.left, self._exhausted = 0, True
 
     def _drawn(self, fresh: int, seed: int) -> int:
         """Draws until ``fresh`` cases were begun; how many it was."""

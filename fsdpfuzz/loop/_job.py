@@ -17,6 +17,7 @@ from fsdpfuzz.loop._messages import (
     First,
     Lines,
     Message,
+    More,
     News,
     Reduced,
     Turn,
@@ -25,6 +26,7 @@ from fsdpfuzz.loop._messages import (
     settings,
     told,
 )
+from fsdpfuzz.loop._portions import Portion
 from fsdpfuzz.loop._run import Stopped
 from fsdpfuzz.loop._settings import RunSettings
 
@@ -84,6 +86,10 @@ class Job:
         if done and cause is not None:
             self._seen += 1
         return done
+
+    def more(self) -> Portion | None:
+        """See `Peers.more`."""
+        return self._ask(More()).portion
 
     def _ask(self, question: Message) -> Answer:
         self._send(question)

@@ -15,6 +15,7 @@ import msgspec
 from fsdpfuzz.loop._causes import Cause
 from fsdpfuzz.loop._events import Event
 from fsdpfuzz.loop._json import sayable
+from fsdpfuzz.loop._portions import Portion
 from fsdpfuzz.loop._settings import RunSettings
 
 _EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
@@ -59,14 +60,19 @@ class Reduced(msgspec.Struct, frozen=True, tag="reduced"):
     cause: Cause | None
 
 
+class More(msgspec.Struct, frozen=True, tag="more"):
+    """See `Peers.more`."""
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What the campaign says to a question."""
 
     yes: bool = False
     causes: tuple[Cause, ...] = ()
+    portion: Portion | None = None
 
 
-Message = Told | Failed | First | News | Turn | Reduced
+Message = Told | Failed | First | News | Turn | Reduced | More
 
 
 def told(event: Event) -> Told:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from fsdpfuzz.loop._causes import Cause
+from fsdpfuzz.loop._portions import Portion
 
 
 class Peers(Protocol):
@@ -32,6 +33,9 @@ class Peers(Protocol):
         False, and the turn goes on, if there are `news`: the cause may be one of those.
         """
 
+    def more(self) -> Portion | None:
+        """What is left to be run of the campaign's examples and is this job's now."""
+
 
 class Alone:
     """A run without others."""
@@ -51,3 +55,7 @@ class Alone:
     def reduced(self, cause: Cause | None) -> bool:
         """Nobody is told."""
         return True
+
+    def more(self) -> Portion | None:
+        """A run has had all its examples from the start."""
+        return None

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fsdpfuzz.errors import PoolError
 from fsdpfuzz.loop._events import Emit, Notice, RunFinished, RunStarted, Summary
 from fsdpfuzz.loop._ledger import Ledger, WriteScript
-from fsdpfuzz.loop._peers import Peers
+from fsdpfuzz.loop._peers import Alone, Peers
+from fsdpfuzz.loop._portions import Portion
 from fsdpfuzz.loop._properties import Property, properties_named
 from fsdpfuzz.loop._session import Session
 from fsdpfuzz.loop._settings import RunSettings
+
+if TYPE_CHECKING:
+    from fsdpfuzz.loop._hunt import Hunt
 
 DIGESTS = "digests.txt"
 LONG_RUN = 10_000
@@ -64,7 +69,7 @@ def _run(
     failure: str | None = None
     try:
         emit(started)
-        _search(settings, ledger, properties)
+        _search(settings, ledger, properties, peers or Alone())
         if peers is None:
             tell_silent(ledger.counts.examples, session.silent_known(), emit)
     except KeyboardInterrupt as stop:
@@ -93,7 +98,9 @@ def _run(
     return summary
 
 
-def _search(settings: RunSettings, ledger: Ledger, properties: tuple[Property, ...]) -> None:
+def _search(
+    settings: RunSettings, ledger: Ledger, properties: tuple[Property, ...], peers: Peers
+) -> None:
     from fsdpfuzz.loop._hunt import Hunt, is_over
 
     folder = settings.notes or settings.session.folder
@@ -111,12 +118,23 @@ def _search(settings: RunSettings, ledger: Ledger, properties: tuple[Property, .
             Hunt(settings, ledger, item, share)
             for item, share in zip(properties, shares, strict=True)
         ]
-        # In turns, so that each property is looked at from the first seconds on.
         while any(hunt.left for hunt in hunts) and not is_over(settings, ledger):
+            # In turns, so that each property is looked at from the first seconds on.
             for hunt in hunts:
                 if hunt.left and not is_over(settings, ledger):
                     hunt.round()
+            if not any(hunt.left for hunt in hunts) and not is_over(settings, ledger):
+                _go_on(hunts, ledger, peers.more())
         ledger.finish_all()
+
+
+def _go_on(hunts: Sequence[Hunt], ledger: Ledger, portion: Portion | None) -> None:
+    """With what is left of a campaign's examples."""
+    if portion is not None:
+        # Whatever was run before: else its cases would hang on which job has it.
+        ledger.seen.clear()
+        for hunt, share in zip(hunts, shares_of(portion.examples, len(hunts)), strict=True):
+            hunt.go_on(share, portion.seed)
 
 
 def tell_silent(examples: int, silent: Iterable[str], emit: Emit) -> None:

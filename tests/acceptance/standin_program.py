@@ -28,6 +28,7 @@ mode = os.environ.get("MODE", "")
 os.environ["FSDPFUZZ_KNOWN"] = "no-known"
 Path("no-known").mkdir(exist_ok=True)
 bench = Bench(Path("kept"))
+lame = []
 for name in PROPERTIES:
     PROPERTIES[name] = Toy(name=name, about="")
 
@@ -39,6 +40,14 @@ def judge(case, observation):
 def slow(case):
     if mode == "slow" or (mode == "stuck" and max(outs_of(case)) > 100):
         time.sleep(0.02 if mode == "slow" else 0.5)
+    if mode == "one-is-slow" and not lame:
+        try:
+            Path("lame").touch(exist_ok=False)
+            lame.append(True)
+        except FileExistsError:
+            lame.append(False)
+    if lame and lame[0]:
+        time.sleep(0.1)
     if mode == "dies" and len(bench.log) > 5:
         try:
             Path("died").touch(exist_ok=False)

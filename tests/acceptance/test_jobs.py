@@ -52,12 +52,21 @@ def test_jobs_share_the_examples_and_are_one_run(program: list[str]) -> None:
     assert all("pools closed [True]" in text for text in outputs(program))
 
 
+def test_the_rest_of_the_examples_goes_to_whoever_is_done_first(program: list[str]) -> None:
+    done = call(program, *RUN, "--max-examples", "160", "--jobs", "2", mode="one-is-slow")
+    assert done.returncode == 0, done.stderr
+    assert document(program)["examples"] == 160
+    slow, quick = sorted(job["examples"] for job in document(program)["jobs"])
+    assert (slow, quick) == (60, 100)
+
+
 def test_the_seed_decides_on_the_cases_of_all_jobs(program: list[str]) -> None:
     drawn = []
     for _ in range(2):
-        assert call(program, *RUN, "--max-examples", "40", "--jobs", "2").returncode == 0
+        assert call(program, *RUN, "--max-examples", "120", "--jobs", "2").returncode == 0
         drawn.append(sorted(digests(program)))
     assert drawn[0] == drawn[1]
+    assert len(drawn[0]) == 120
 
 
 def test_what_every_job_meets_is_one_finding(program: list[str]) -> None:

@@ -12,6 +12,7 @@ from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.loop import Also, CaseDone, FindingDone, FindingMet, Found, Notice, Shrinking
 from fsdpfuzz.loop._causes import Cause
 from fsdpfuzz.loop._ledger import Ledger
+from fsdpfuzz.loop._portions import Portion
 from fsdpfuzz.loop._session import Session
 from fsdpfuzz.observations import Observation
 from fsdpfuzz.reduce import Ablation, simpler
@@ -46,6 +47,8 @@ class Others:
     at_the_end: list[Cause] = field(default_factory=list)
     """What they tell of while this job reduces."""
     heard: list[Cause | None] = field(default_factory=list)
+    left: list[Portion] = field(default_factory=list)
+    """What is dealt out once a job has run its first examples."""
 
     def first(self, name: str) -> bool:
         return name not in self.taken
@@ -67,6 +70,9 @@ class Others:
             return False
         self.heard.append(cause)
         return True
+
+    def more(self) -> Portion | None:
+        return self.left.pop(0) if self.left else None
 
 
 def two_faults(case: CaseSpec, _seen: Observation) -> Verdict:
