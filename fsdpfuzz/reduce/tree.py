@@ -129,8 +129,9 @@ def _by_child(model: _Model) -> Iterator[CaseSpec]:
 def _in_a_row(model: _Model) -> Iterator[CaseSpec]:
     """A module that holds others gives way to a row of them, so that each is called.
 
-    Of one, too: a unit around another stays one, and takes what was put on modules in between. A
-    linear layer at the end stands for parameters that the module has itself.
+    Of one, too: a unit around another stays one, and takes what was put on modules in between, or
+    a row in its place does. A linear layer at the end stands for parameters that the module has
+    itself.
     """
     places = own_places(model.case.model, model.case.inputs.width_out())
     for place in places:
@@ -144,6 +145,9 @@ def _in_a_row(model: _Model) -> Iterator[CaseSpec]:
         inside = dict.fromkeys(between, "0") if len(row) == 1 else NOTHING
         if row:
             yield from _changed(model, {id(node): Sequential(children=row)}, inside)
+        if row and inside:
+            nested = Sequential(children=(Sequential(children=row),))
+            yield from _changed(model, {id(node): nested}, inside)
 
 
 def _as_linear(model: _Model) -> Iterator[CaseSpec]:
