@@ -6,21 +6,27 @@ import sys
 
 from fsdpfuzz.cli._interrupt import Interrupts
 from fsdpfuzz.errors import FsdpFuzzError
-from fsdpfuzz.loop import Job, run, write_script
+from fsdpfuzz.loop import Job, run, take_over, write_script
 from fsdpfuzz.show import spell_out
 
 FAILED = 3
 
 
-def job(fd: int) -> int:
-    """Runs what the campaign at the other end of the descriptor asks for; the exit code."""
+def job(fd: str, server: str = "") -> int:
+    """Runs what the campaign at the other end of the descriptor asks for; the exit code.
+
+    ``server`` is the fork server that it lends, if it does.
+    """
     for stream in (sys.stdout, sys.stderr):
         spell_out(stream)
     with Interrupts() as interrupts:
-        campaign = Job(fd)
+        campaign = Job(int(fd))
         try:
+            settings = campaign.settings()
+            if server:
+                take_over(server, settings)
             run(
-                campaign.settings(),
+                settings,
                 interrupts.heeded(campaign.tell),
                 script=write_script,
                 peers=campaign,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from fsdpfuzz.forkserver._environment import may_see_gpus, rank_environment
 from fsdpfuzz.forkserver._interpreter import Interpreter, interpreter_at, own_interpreter
-from fsdpfuzz.forkserver._server import ForkServer, ServerLostError, close_forkserver
+from fsdpfuzz.forkserver._server import ForkServer, Lent, ServerLostError, close_forkserver
 
 __all__ = [
     "ForkServer",
     "Interpreter",
+    "Lent",
     "ServerLostError",
     "close_forkserver",
     "interpreter_at",

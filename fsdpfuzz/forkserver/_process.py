@@ -50,6 +50,15 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
     path: tuple[str, ...]
 
 
+class ServeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="serve"):
+    """Fork a server, which has two descriptors: its control socket and its output.
+
+    It is as independent of this one as if it had been started, but has torch from the start.
+    """
+
+    home: str
+
+
 class SignalRequest(msgspec.Struct, frozen=True, kw_only=True, tag="signal"):
     """Send a signal to those of the processes that still are children."""
 
@@ -75,10 +84,12 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
     failure: str = ""
     worker_failure: str = ""
     """Why ranks cannot be forked, although torch itself can be imported."""
+    pid: int = 0
+    """The server's own."""
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True, tag="forked"):
-    """Answers a `ForkRequest`."""
+    """Answers a `ForkRequest`, or a `ServeRequest` with the one server."""
 
     pids: tuple[int, ...]
 
@@ -97,7 +108,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     code: int
 
 
-Request = ForkRequest | SignalRequest | MakeFolder | RemoveFolder
+Request = ForkRequest | ServeRequest | SignalRequest | MakeFolder | RemoveFolder
 Notice = Started | Forked | Made | Ended
 
 _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
@@ -115,13 +126,9 @@ def main(control_fd: int, controller: int, main_thread: bool, home: str) -> None
     # Ctrl-C is for the controller, which ends this process when it is done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
-    control = socket.socket(fileno=control_fd)
-    server = _Server(control, home)
+    server = _Server(socket.socket(fileno=control_fd), home)
     try:
-        # Inside of the try: from here on whoever ends this removes it.
-        Path(home).mkdir(mode=0o700)
-        # Whatever torch or a case leaves there goes with the folder, also after a rank was killed.
-        os.environ["TMPDIR"] = tempfile.tempdir = home
+        server.begin()
         # No thread and no CUDA may come of it: neither lives on in a fork.
         started = _preload()
         # The signal comes at the end of the thread that forked, not of its process: prctl(2).
@@ -133,8 +140,7 @@ def main(control_fd: int, controller: int, main_thread: bool, home: str) -> None
             gc.collect()
             # Children share these pages until a collector writes its marks into them.
             gc.freeze()
-            control.send(msgspec.json.encode(started))
-            server.serve()
+            server.serve(started)
     finally:
         # A second one must not interrupt the killing and removing.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -175,14 +181,23 @@ class _Server:
         self._home = home
         self._children: set[int] = set()
         self._folders = {home}
+        self._started = Started()
         # Not blocking, as signal.set_wakeup_fd demands: a full pipe wakes as well.
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         # Only a signal with a handler in Python writes to the wakeup descriptor.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
 
-    def serve(self) -> None:
-        """Until the controller closes its end."""
+    def begin(self) -> None:
+        """Makes the home, which whoever ends this from now on removes."""
+        Path(self._home).mkdir(mode=0o700)
+        # Whatever torch or a case leaves there goes with the folder, also after a rank was killed.
+        os.environ["TMPDIR"] = tempfile.tempdir = self._home
+
+    def serve(self, started: Started) -> None:
+        """Says that it has started, and serves until the controller closes its end."""
+        self._started = msgspec.structs.replace(started, pid=os.getpid())
+        self._tell(self._started)
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
@@ -221,6 +236,8 @@ class _Server:
         request = _requests.decode(data)
         if isinstance(request, ForkRequest):
             self._tell(Forked(pids=self._fork(request, fds, selector)))
+        elif isinstance(request, ServeRequest):
+            self._tell(Forked(pids=(self._fork_server(request.home, fds, selector),)))
         elif isinstance(request, SignalRequest):
             self._signal(self._children.intersection(request.pids), request.signal)
         elif isinstance(request, MakeFolder):
@@ -268,6 +285,25 @@ class _Server:
             os.close(fd)
         return tuple(pids)
 
+    def _fork_server(self, home: str, fds: list[int], selector: selectors.BaseSelector) -> int:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                # No child of this one otherwise: it ends with its own controller.
+                os.setsid()
+                self._leave_server(selector, fds[1], set())
+                os.close(fds[1])
+                code = _serve_another(socket.socket(fileno=fds[0]), home, self._started)
+            except BaseException:
+                with contextlib.suppress(BaseException):
+                    traceback.print_exc()
+            finally:
+                os._exit(code)
+        for fd in fds:
+            os.close(fd)
+        return pid
+
     def _become_child(
         self, parent: int, selector: selectors.BaseSelector, own: list[int], others: set[int]
     ) -> None:
@@ -278,18 +314,24 @@ class _Server:
             os._exit(1)
         # A group of its own, so that what it starts can be killed with it.
         os.setpgid(0, 0)
-        # The descriptor is the server's: a signal of a rank would wake the server.
-        signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+        self._leave_server(selector, own[1], others)
+
+    def _leave_server(
+        self, selector: selectors.BaseSelector, output: int, others: set[int]
+    ) -> None:
+        """Closes what is the server's, in a process that it has forked."""
+        # The descriptor is the server's: a signal of a rank would wake the server.
+        signal.set_wakeup_fd(-1)
         # Closed, with nothing unregistered: the epoll set behind it is the server's as well.
         selector.close()
         self._control.close()
         for fd in (self._woken, self._waker, *others):
             os.close(fd)
         # Not sys.stdout alone: C++ says last what is wrong before it aborts.
-        os.dup2(own[1], 1)
-        os.dup2(own[1], 2)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
 
     def _signal(self, pids: set[int], number: int) -> None:
         for pid in pids:
@@ -315,6 +357,19 @@ class _Server:
     def _tell(self, notice: Notice) -> None:
         with contextlib.suppress(ConnectionError):
             self._control.send(msgspec.json.encode(notice))
+
+
+def _serve_another(control: socket.socket, home: str, started: Started) -> int:
+    server = _Server(control, home)
+    try:
+        server.begin()
+        server.serve(started)
+    except SystemExit:
+        pass  # of `_leave`
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        server.close()
+    return 0
 
 
 def _run(function: str, setup: msgspec.Raw, channel: int, output: int) -> int:

@@ -17,11 +17,12 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, NoReturn, TypeVar
+from typing import IO, ClassVar, NoReturn, TypeVar
 
 import msgspec
 
 from fsdpfuzz.errors import MachineError, PoolError
+from fsdpfuzz.forkserver._adopted import Adopted
 from fsdpfuzz.forkserver._environment import VISIBLE, rank_environment
 from fsdpfuzz.forkserver._interpreter import Interpreter, elsewhere, own_interpreter
 from fsdpfuzz.forkserver._process import (
@@ -33,6 +34,7 @@ from fsdpfuzz.forkserver._process import (
     Notice,
     RemoveFolder,
     Request,
+    ServeRequest,
     SignalRequest,
     Started,
 )
@@ -65,13 +67,28 @@ class ServerLostError(Exception):
     """The fork server has ended or does not answer; its children are gone with it."""
 
 
+class Lent(msgspec.Struct, frozen=True, kw_only=True):
+    """A fork server that another process may have, which inherits the descriptors."""
+
+    home: str
+    control: int
+    errors: int
+
+    def close(self) -> None:
+        """Closes them here, where that process has them or is not to have them."""
+        os.close(self.control)
+        os.close(self.errors)
+
+
 class ForkServer:
     """A running fork server. Use `get`; pools share those whose ranks have one environment."""
 
     # By what a server's children see: an environment cannot be changed once torch has read it.
     _current: ClassVar[dict[tuple[str, ...], ForkServer]] = {}
 
-    def __init__(self, environment: Mapping[str, str], python: Interpreter) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], python: Interpreter, lent: Lent | None = None
+    ) -> None:
         self._owner = os.getpid()
         self._python = python
         self._environment = environment
@@ -81,17 +98,24 @@ class ForkServer:
         self.worker_failure = ""
         # Named here, made there: the controller can remove it
         # even if the server died while it started.
-        self._home = Path(tempfile.gettempdir(), f"fsdpfuzz-{uuid.uuid4().hex}").absolute()
+        self._home = Path(_new_home() if lent is None else lent.home)
         self._folders = {self._home}
-        # Anonymous: it is gone with the last process that has it open.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        # A packet comes whole or not at all, whatever ends in the middle of sending it.
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Closed at once: with a copy here the server's end would not end the connection.
-        with theirs:
-            self._process = self._launch(theirs)
+        self._process: subprocess.Popen[bytes] | Adopted
+        if lent is None:
+            # Anonymous: it is gone with the last process that has it open.
+            self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+            self._control, theirs = _connection()
+            # Closed at once: with a copy here the server's end would not end the connection.
+            with theirs:
+                self._process = self._launch(theirs)
+        else:
+            self._errors = os.fdopen(lent.errors, "r+b")
+            self._control = socket.socket(fileno=lent.control)
+            self._process = Adopted()
         try:
             started = self._await(Started, _START_SECONDS)
+            if isinstance(self._process, Adopted):
+                self._process.begin(started.pid)
         # Also Ctrl-C: nobody else knows of this server yet.
         except BaseException as error:
             self._abandon()
@@ -118,11 +142,7 @@ class ForkServer:
         Raises :class:`MachineError` if torch cannot be imported, :class:`PoolError` if the
         server does not start.
         """
-        environment = rank_environment(os.environ, gpus=gpus)
-        if python is not None:
-            environment = elsewhere(environment)
-        told = tuple(environment.get(name, "(not told)") for name in VISIBLE)
-        sees = ("" if python is None else python.executable, *told)
+        environment, sees = _surroundings(gpus, python)
         current = cls._current.pop(sees, None)
         # In a fork of the controller the server is still that one's.
         if current is not None and current._owner == os.getpid():
@@ -133,6 +153,33 @@ class ForkServer:
             current.close()
         cls._current[sees] = cls(environment, python or own_interpreter())
         return cls._current[sees]
+
+    @classmethod
+    def lend(cls, *, gpus: bool, python: Interpreter | None) -> Lent | None:
+        """A server for another process, of the one that this process has for such ranks.
+
+        torch is not imported for it once more. None where there is no such server.
+        """
+        current = cls._current.get(_surroundings(gpus, python)[1])
+        if current is None or current._owner != os.getpid() or not Adopted.possible():
+            return None
+        home = str(_new_home())
+        ours, theirs = _connection()
+        try:
+            with theirs, tempfile.TemporaryFile() as errors:
+                fds = [theirs.fileno(), errors.fileno()]
+                current._ask(ServeRequest(home=home), Forked, fds)
+                return Lent(home=home, control=ours.detach(), errors=os.dup(errors.fileno()))
+        except ServerLostError:
+            ours.close()
+            return None
+
+    @classmethod
+    def adopt(cls, lent: Lent, *, gpus: bool, python: Interpreter | None) -> None:
+        """Has `get` give the server that was lent, unless that one came to no good start."""
+        environment, sees = _surroundings(gpus, python)
+        with contextlib.suppress(PoolError, MachineError, OSError):
+            cls._current[sees] = cls(environment, python or own_interpreter(), lent)
 
     @property
     def control(self) -> socket.socket:
@@ -289,6 +336,24 @@ class ForkServer:
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 2000))
         said = self._errors.read().decode(errors="replace").strip()
         raise ServerLostError(f"{reason}\n{said}".strip())
+
+
+def _new_home() -> Path:
+    return Path(tempfile.gettempdir(), f"fsdpfuzz-{uuid.uuid4().hex}").absolute()
+
+
+def _connection() -> tuple[socket.socket, socket.socket]:
+    # A packet comes whole or not at all, whatever ends in the middle of sending it.
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _surroundings(gpus: bool, python: Interpreter | None) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The environment of ranks, and what tells servers of different ones apart."""
+    environment = rank_environment(os.environ, gpus=gpus)
+    if python is not None:
+        environment = elsewhere(environment)
+    told = tuple(environment.get(name, "(not told)") for name in VISIBLE)
+    return environment, ("" if python is None else python.executable, *told)
 
 
 def close_forkserver() -> None:

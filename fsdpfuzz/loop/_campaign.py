@@ -38,6 +38,7 @@ from fsdpfuzz.loop._messages import (
 from fsdpfuzz.loop._portions import Portion, Portions
 from fsdpfuzz.loop._processes import JobProcess, job_command
 from fsdpfuzz.loop._run import DIGESTS, Stopped, shares_of, started_with, tell_silent
+from fsdpfuzz.loop._server import lend_to
 from fsdpfuzz.loop._settings import RunSettings
 
 JOBS = "jobs"
@@ -134,7 +135,13 @@ class _Campaign:
             self._emit(self._started)
             for number, settings in enumerate(self._settings):
                 environment = _environment(number, settings)
-                process = JobProcess(number, settings, self._command, environment)
+                # From where the ranks come that have said what this machine can run.
+                lent = None if environment else lend_to(settings)
+                try:
+                    process = JobProcess(number, settings, self._command, environment, lent)
+                finally:
+                    if lent is not None:
+                        lent.close()
                 self._running.append(process)
             self._listen(None)
             if len(self._failures) < len(self._settings):

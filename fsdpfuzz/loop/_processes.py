@@ -12,7 +12,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from fsdpfuzz.errors import one_line
+from fsdpfuzz.forkserver import Lent
 from fsdpfuzz.loop._messages import Answer, Lines, Message, line_of, messages
 from fsdpfuzz.loop._settings import RunSettings
 
@@ -24,12 +27,12 @@ _LAST_BYTES = 4096
 # the current folder from being imported before that.
 _BOOT = (
     "import sys, json; a = json.loads(sys.argv[1]); sys.path[:] = a; "
-    "from fsdpfuzz.cli._job import job; sys.exit(job(int(sys.argv[2])))"
+    "from fsdpfuzz.cli._job import job; sys.exit(job(*sys.argv[2:]))"
 )
 
 
 def job_command() -> tuple[str, ...]:
-    """What starts a job; the number of its descriptor comes behind."""
+    """What starts a job; the number of its descriptor comes behind, and the server it has."""
     path = [str(Path(entry).absolute()) for entry in sys.path]
     return (sys.executable, "-P", "-c", _BOOT, json.dumps(path))
 
@@ -43,6 +46,7 @@ class JobProcess:
         settings: RunSettings,
         command: Sequence[str],
         environment: Mapping[str, str],
+        lent: Lent | None = None,
     ) -> None:
         self.number = number
         self.settings = settings
@@ -53,12 +57,14 @@ class JobProcess:
         settings.notes.mkdir(parents=True, exist_ok=True)
         self.output = settings.notes / OUTPUT
         self._socket, theirs = socket.socketpair()
+        given = (theirs.fileno(),) if lent is None else (theirs.fileno(), lent.control, lent.errors)
+        told = () if lent is None else (msgspec.json.encode(lent).decode(),)
         # A file, not a pipe: nobody reads it while the job runs, and a full pipe would stop the
         # job. Their end is closed here, so that ours comes to its end with theirs.
         with theirs, self.output.open("wb") as output:
             self._process = subprocess.Popen(
-                [*command, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [*command, str(theirs.fileno()), *told],
+                pass_fds=given,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -81,7 +81,7 @@ if sys.argv[1:2] == ["--job"]:
     from fsdpfuzz.loop import Script
     script = Script(path=None, confirmed=False, note="none was asked for")
     fsdpfuzz.cli._job.write_script = lambda *_: script
-    code = fsdpfuzz.cli._job.job(int(sys.argv[2]))
+    code = fsdpfuzz.cli._job.job(*sys.argv[2:])
 else:
     from fsdpfuzz.cli import main
     code = main()
