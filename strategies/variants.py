@@ -53,9 +53,13 @@ def _recomputed(d: Drawing) -> None:
 
 
 def _uncut(d: Drawing, form: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
-    """The form, not reentrant where it would leave out gradients that the case has."""
-    run = anatomy(msgspec.structs.replace(d.case, checkpoints=form))
-    return checkpoints.not_reentrant(form) if cut_gradients(run, plain=True) else form
+    """The form, not reentrant where it would leave out gradients that the case has, or backwards.
+
+    Without a backward units stay whole, which the program may not be written for.
+    """
+    run = msgspec.structs.replace(d.case, checkpoints=form)
+    cut = cut_gradients(anatomy(run), plain=True) or not d.accepts(run)
+    return checkpoints.not_reentrant(form) if cut else form
 
 
 def _held_out(d: Drawing) -> None:

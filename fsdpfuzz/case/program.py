@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fsdpfuzz.case.dimension import Dimension, Feature, Rejection, Simpler
-from fsdpfuzz.case.lacking import leaves_out_all
+from fsdpfuzz.case.lacking import leaves_out_all, may_lack_backward
 from fsdpfuzz.case.operations import (
     OPERATIONS,
     Op,
@@ -55,7 +55,8 @@ class ProgramDimension(Dimension):
             op.check(a.at(i - 1), progress, f"$.program[{i}]")
             # After its own check, which asks how things stood before it.
             noted(a.at(i - 1), op, progress)
-            gone = op.gives_gradients or op.renews
+            # A backward with nothing to go back through comes to no unit.
+            gone = (op.gives_gradients and not may_lack_backward(a)) or op.renews
             progress.form = None if op.renews else progress.form
             progress.left = op.runs_model or (progress.left and not gone)
         lacking = leaves_out_all(a)

@@ -40,6 +40,8 @@ class _Flow:
     def __init__(self, a: Anatomy) -> None:
         told = a.case.tensor_parallel
         self.found: list[_Data] = []
+        # Inside of experts: each is given as many rows as go to it, and they have no length.
+        self._flat = False
         self._a = a
         self._first = {part.module: part for part in (told.modules if told is not None else ())}
         self._second = {part.into: part for part in self._first.values() if part.into is not None}
@@ -64,8 +66,10 @@ class _Flow:
         node = self._a.by_path[path].node
         if node is None or not node.takes_rows:
             data.private = False
+            flat, self._flat = self._flat, self._flat or (node is not None and node.hands_out_rows)
             for inner in self._inside(path):
                 self.through(inner, _Data(private=False)).private = False
+            self._flat = flat
             return self._made()
         out = data
         for inner in self._inside(path):
@@ -80,7 +84,7 @@ class _Flow:
         return out
 
     def _made(self, *parts: str) -> _Data:
-        made = _Data(put_out_by=set(parts), private=bool(parts))
+        made = _Data(put_out_by=set(parts), private=bool(parts) and not self._flat)
         self.found.append(made)
         return made
 

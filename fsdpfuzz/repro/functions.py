@@ -35,8 +35,8 @@ def calls(statement: Statement, name: str) -> bool:
 
 
 def makes(statement: Statement, name: str) -> bool:
-    """Whether a statement assigns a variable."""
-    return isinstance(statement, Do) and statement.into == (Variable(name),)
+    """Whether a statement assigns a variable, others besides it or not."""
+    return isinstance(statement, Do) and Variable(name) in statement.into
 
 
 def told(statement: Statement) -> Statement:

@@ -27,7 +27,7 @@ def draw(program: Program) -> None:
     renewed = any(op.renews for each in program.gaps for op in each)
     places = [""] if renewed else ["", *(path for path in d.a.units if path)]
     # An evaluation before a step leaves units of fsdp2 whole.
-    if evaluates_before_steps(program) and not d.a.fsdp1:
+    if not d.a.fsdp1 and (evaluates_before_steps(program) or program.lacks_backward):
         return
     for gap, which, smooth in asked:
         # Twice in four of the root.

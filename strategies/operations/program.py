@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 
-from fsdpfuzz.case import OPERATIONS, Op
+import msgspec
+
+from fsdpfuzz.case import OPERATIONS, Op, anatomy
+from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -38,6 +41,12 @@ class Program:
     def between(self) -> list[list[Op]]:
         """The gaps with an iteration on both sides."""
         return self.gaps[1:-1]
+
+    @property
+    def lacks_backward(self) -> bool:
+        """Whether a backward may have nothing to go back through, which leaves units whole."""
+        case = msgspec.structs.replace(self.d.case, program=self.operations())
+        return may_lack_backward(anatomy(case))
 
     def holds(self, kind: type[Op]) -> bool:
         """Whether there is an operation of a kind."""

@@ -27,6 +27,8 @@ def draw(program: Program) -> None:
     # The plan may change on the way, and an evaluation before a step leaves units whole.
     if any(op.renews for each in program.gaps for op in each) or evaluates_before_steps(program):
         return
+    if program.lacks_backward:
+        return
     frozen = set(d.case.frozen)
     kept = [o for o in d.a.units if d.a.fsdp1 and not is_flat(d.a, o)]
     new_data = new_data and bool(kept)

@@ -43,6 +43,7 @@ class Attention(NodeBase, tag="attention", frozen=True, kw_only=True):
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.attention.Attention",)
     inner_kinds: ClassVar[tuple[str, ...]] = PROJECTIONS
     scratch: ClassVar[int] = ATTENTION
+    joins_rows: ClassVar[bool] = True
     heads: Count = 1
     bias: bool = True
     mask: Literal["none", "causal", "padding"] = "none"

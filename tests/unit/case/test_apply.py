@@ -11,6 +11,7 @@ from fsdpfuzz.case import (
     CaseSpec,
     Dense,
     Forward,
+    Idle,
     Linear,
     Op,
     Plan,
@@ -87,6 +88,15 @@ def test_between_iterations_and_of_the_root_or_a_unit() -> None:
         with pytest.raises(CaseError, match="neither the root nor a unit"):
             check(case(fsdp1("", "1"), *TRAIN, Apply(module=module)))
     sound(fsdp1("0", "1"), Apply(), *TRAIN)
+
+
+def test_a_backward_with_nothing_to_go_back_through_leaves_units_whole() -> None:
+    lacking: dict[str, Any] = {"model": Idle(), "inputs": Dense(width=3)}
+    sound(fsdp1(""), *TRAIN, Apply(), **lacking)
+    with pytest.raises(CaseError, match="units may be whole"):
+        check(case(fsdp2(""), *TRAIN, Apply(), **lacking))
+    lacking["inputs"] = Dense(width=3, requires_grad=True)
+    sound(fsdp2(""), *TRAIN, Apply(), **lacking)
 
 
 def test_units_that_are_whole_take_it_with_fsdp1_alone() -> None:

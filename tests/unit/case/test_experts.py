@@ -28,7 +28,7 @@ from fsdpfuzz.case import (
     features,
     lower,
 )
-from fsdpfuzz.case.modules import ConvNorm, Experts, InPlace, LayerDrop
+from fsdpfuzz.case.modules import Attention, ConvNorm, Experts, InPlace, KvReuse, LayerDrop
 from fsdpfuzz.case.modules.in_place import changed_views
 from fsdpfuzz.case.operations import Interrupt, Op, Recover
 from fsdpfuzz.case.parallel import Parallel
@@ -79,6 +79,8 @@ def test_the_router_comes_first_and_every_expert_is_called(grad: bool) -> None:
         (ConvNorm(), "conv_norm takes rows together"),
         (Residual(body=Sequential(children=(LAYER, EncoderLayer()))), "encoder_layer takes rows"),
         (Positions(rows=3), "positions takes rows together"),
+        (Attention(), "attention takes rows together"),
+        (KvReuse(), "kv_reuse takes rows together"),
     ],
 )
 def test_an_expert_takes_any_number_of_rows_and_keeps_their_width(expert: Node, says: str) -> None:

@@ -31,6 +31,7 @@ from fsdpfuzz.case import (
     lower,
     parameter_features,
 )
+from fsdpfuzz.case.modules import Experts
 from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.case.parallel import Parallel
 from fsdpfuzz.case.sequence_parallel import handed_on
@@ -205,3 +206,17 @@ def test_simpler_ones_have_whole_plain_data() -> None:
     assert all(map(is_sound, found))
     (words,) = TensorParallelDimension().facts(case)
     assert words[1].endswith("3 colwise, rows handed on, along 1, as DTensors")
+
+
+def test_what_experts_hand_on_in_them_is_whole() -> None:
+    chain = Sequential(children=(Linear(out=4), Norm(), Linear(out=4)))
+    inside = (
+        Parallel(module="1.experts.0.0", style="rowwise"),
+        Parallel(module="1.experts.0.1", style="sequence"),
+        Parallel(module="1.experts.0.2"),
+    )
+    model = Sequential(children=(chain, Experts(children=(chain, chain))))
+    before = tuple(replace(part, module=part.module.replace("1.experts.0", "0")) for part in inside)
+    found = handed_on(anatomy(cut(*before, *inside, model=model)))
+    assert found.takes == {"0.1", "0.2"}
+    assert found.puts_out == {"0.0", "0.1"}
