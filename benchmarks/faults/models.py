@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from benchmarks.faults._edit import Edit, fault
 from benchmarks.faults.fsdp2_runtime import GROUP, STATE
+from benchmarks.faults.saving import DCP
+from benchmarks.faults.saving import FSDP1 as SAVING
 
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
 WRAP = "torch.distributed.fsdp.wrap:"
@@ -83,6 +85,31 @@ FAULTS = (
             POST_BACKWARD,
             "return (None,) + grads",
             "return (None, grads[0]) + (None,) * (len(grads) - 1)",
+        ),
+    ),
+    fault(
+        "fsdp1_unit_without_extra_state",
+        "a state dict lacks the extra state of a unit's own module",
+        "state dict",
+        "fsdp1",
+        Edit(
+            SAVING + "_common_unshard_post_state_dict_hook",
+            "_replace_by_prefix(state_dict, prefix + f'{FSDP_PREFIX}', prefix)",
+            "_replace_by_prefix(state_dict, prefix + f'{FSDP_PREFIX}', prefix)\n"
+            "state_dict.pop(f'{prefix}_extra_state', None)",
+        ),
+    ),
+    fault(
+        "dcp_extra_state_not_loaded",
+        "loading a state dict leaves extra state as it was",
+        "state dict",
+        "both",
+        Edit(
+            DCP + "_load_model_state_dict",
+            "_state_dict_fn(model, 'load_state_dict')"
+            "(state_dict=state_dict, strict=info.strict, assign=assign)",
+            "_state_dict_fn(model, 'load_state_dict')"
+            "({k: v for k, v in state_dict.items() if '_extra_state' not in k}, strict=False)",
         ),
     ),
 )

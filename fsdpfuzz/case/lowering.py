@@ -23,6 +23,7 @@ from fsdpfuzz.case.operations import (
     StateDict,
 )
 from fsdpfuzz.case.operations.forward import most_pending
+from fsdpfuzz.case.operations.state_dict import state_step
 from fsdpfuzz.case.optimizer import Optimizer, goes_through
 from fsdpfuzz.case.parallelised import AXIS
 from fsdpfuzz.case.paths import join
@@ -113,7 +114,7 @@ class Lowering:
         What the program has frozen and unfrozen so far is so in it as well, and it is in train
         mode or in eval mode as the one before it was: neither is saved.
         """
-        blank = call("steps.state_dict.blank", call("recipe.build", _DTYPE))
+        blank = call(state_step(self.a, "blank"), call("recipe.build", _DTYPE))
         yield Do(call=blank, into=(MODEL,), who="fsdp")
         for statement in self._wrapped(self.shard):
             if statement.who != "reference":

@@ -13,6 +13,7 @@ from fsdpfuzz.case.modules import (
     Attention,
     Branches,
     EncoderLayer,
+    ExtraState,
     InPlace,
     Keyed,
     Norm,
@@ -150,6 +151,12 @@ class StructureDimension(Dimension):
             group="Model",
             values=ON,
         ),
+        "extra_state": Feature(
+            about="no, tensor, dict (any is): what a module has in the state dict that is neither "
+            "a parameter nor a buffer",
+            group="Model",
+            values=("no", "tensor", "dict"),
+        ),
         "kinds": Feature(
             about="the other kinds of module, joined by +: dropout, switch, positions, ...",
             group="Model",
@@ -208,6 +215,8 @@ class StructureDimension(Dimension):
         masked += [n.causal for n in nodes if isinstance(n, EncoderLayer)]
         yield "attention", ("masked" if any(masked) else "full") if masked else "no"
         yield "kv_reuse", on("kv_reuse" in a.kinds)
+        extra = ("dict" if n.as_dict else "tensor" for n in nodes if isinstance(n, ExtraState))
+        yield "extra_state", one(extra, several="dict")
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)
         yield "residual", on("residual" in a.kinds)
@@ -252,11 +261,12 @@ class StructureDimension(Dimension):
 
 
 def _buffers(a: Anatomy) -> str:
-    if not any(place.buffers for place in a.places):
+    found = {name for place in a.places for name in place.buffers}
+    if not found:
         return "no"
-    if a.running_buffers:
+    if found & a.running_buffers:
         return "running"
-    if a.changed_buffers:
+    if found & a.changed_buffers:
         return "updating"
     unsaved = any(place.node is not None and place.node.unsaved_buffers() for place in a.places)
     return "non-persistent" if unsaved else "persistent"

@@ -8,6 +8,7 @@ from typing import Literal
 from fsdpfuzz.case import EPSILON, Anatomy, StateDict, coarsest, within
 from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.case.lacking import may_lack_grads
+from fsdpfuzz.case.modules.extra_state import numbers_of
 from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -205,6 +206,15 @@ def looked_at(name: str) -> Value:
     for key in keys:
         value = call("steps.names.entry", value, key)
     return value
+
+
+def held(name: str, model: str = "model") -> Value:
+    """A buffer of a model, or an entry of its extra state."""
+    numbers = numbers_of(name)
+    if not numbers:
+        return Inside(model, name)
+    found = [Inside(model, number) for number in numbers]
+    return call("torch.tensor", Items("list", tuple(found)) if len(found) > 1 else found[0])
 
 
 def last_state(a: Anatomy, op: int) -> StateDict | None:

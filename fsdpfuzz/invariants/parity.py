@@ -27,6 +27,7 @@ from fsdpfuzz.invariants.evidence import (
     SEEN,
     WHOLE,
     Evidence,
+    held,
     judged,
     looked_at,
     off,
@@ -226,12 +227,12 @@ class BufferParity(Parity):
         """The buffer that the finding names."""
         # Recomputation calls modules in a backward as well; nothing else changes a buffer.
         passes = [i for i, op in enumerate(a.case.program) if op.runs_model or op.gives_gradients]
-        cast, held = cast_buffer(a, finding.name), Inside("model", finding.name)
+        cast, buffer = cast_buffer(a, finding.name), held(finding.name)
         return Evidence(
             last=max(passes, default=None),
             against="reference",
-            seen=(held,),
-            right=call(".to", held, dtype(cast)) if cast else None,
+            seen=(buffer,),
+            right=call(".to", buffer, dtype(cast)) if cast else None,
             judge=off(finding.name, SEEN, RIGHT, finding),
         )
 

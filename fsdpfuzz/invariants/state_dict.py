@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case import Anatomy
+from fsdpfuzz.case.modules.extra_state import STEPS, has_extra_state
+from fsdpfuzz.case.operations.state_dict import state_step
 from fsdpfuzz.case.paths import innermost
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Items, Value, Variable, call
 from fsdpfuzz.expect import is_cut
@@ -22,6 +24,7 @@ from fsdpfuzz.invariants.evidence import (
     SEEN,
     Evidence,
     bound,
+    held,
     judged,
     last_state,
     shard_evidence,
@@ -71,7 +74,7 @@ class StateDictKeys(Invariant):
         op = last_state(a, finding.op)
         plain = Variable("plain")
         # Before it is wrapped: ``fully_shard`` changes the very parameters into DTensors.
-        build = Do(call=call("steps.state_dict.forms", MODEL), into=(plain,), who="fsdp")
+        build = Do(call=call(state_step(a, "forms"), MODEL), into=(plain,), who="fsdp")
         flat: tuple[str, ...] = ()
         if op is not None and op.form == "local":
             flat = tuple(sorted(owner for owner in a.units if is_cut(a, owner)))
@@ -84,7 +87,7 @@ class StateDictKeys(Invariant):
             last=finding.op,
             built=(build,),
             loads_state=False,
-            seen=(_STATE,),
+            seen=(_entries(a, _STATE),),
             right=plain,
             judge=judged("entries", SEEN, RIGHT, absent, Variable("rank"), **options),
         )
@@ -140,16 +143,12 @@ class StateDictValues(_StateValues):
             state = gathered
         name = finding.name
         parameter = name in a.by_fqn
-        right = (
-            call("steps.shards.value", Inside("model", name))
-            if parameter
-            else Inside("model", name)
-        )
+        right = call("steps.shards.value", Inside("model", name)) if parameter else held(name)
         return Evidence(
             last=finding.op,
             against="reference",
             loads_state=False,
-            seen=(state,),
+            seen=(_entries(a, state),),
             right=right,
             judge=judged("entry_off", name, SEEN, RIGHT, bound(finding), absent, Variable("rank")),
         )
@@ -169,8 +168,8 @@ class StateDictRoundTrip(_StateValues):
         if name not in a.by_fqn:
             return Evidence(
                 last=finding.op,
-                seen=(Inside("loaded", name),),
-                right=Inside("model", name),
+                seen=(held(name, "loaded"),),
+                right=held(name),
                 judge=judged("whole_off", f"loaded {name}", SEEN, RIGHT, 0.0),
             )
         new = shard_evidence(a, name, grads=False, model="loaded")
@@ -202,6 +201,11 @@ def _detail(comparison: Comparison) -> str:
 
 
 STATE_DICT = (StateDictKeys(), StateDictValues(), StateDictRoundTrip())
+
+
+def _entries(a: Anatomy, state: Value) -> Value:
+    """A state dict, or its entries where any of it has entries of its own."""
+    return call(f"{STEPS}.entries", state) if has_extra_state(a) else state
 
 
 def _unit_of(a: Anatomy, key: str) -> str | None:

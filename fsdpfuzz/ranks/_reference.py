@@ -34,6 +34,7 @@ from fsdpfuzz.case import (
     reference_recomputes,
 )
 from fsdpfuzz.expect import HEADROOM, STABLE
+from fsdpfuzz.ranks._buffers import buffers_of
 from fsdpfuzz.ranks._compare import Baseline, Values, baselines_of, entries_of, floor_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Execution, Variables
@@ -149,11 +150,7 @@ class Recorder:
         return self.trace
 
     def _buffers(self) -> dict[str, Tensor]:
-        from torch.distributed.fsdp._common_utils import clean_tensor_name
-
-        model = self._plain
-        found = model.named_buffers() if model is not None else ()
-        return {clean_tensor_name(name): buffer.detach() for name, buffer in found}
+        return {} if self._plain is None else buffers_of(self._plain)
 
 
 @dataclass(slots=True)

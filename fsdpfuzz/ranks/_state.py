@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp._common_utils import clean_tensor_name
 
 from fsdpfuzz.case import (
     EPSILON,
@@ -28,11 +27,13 @@ from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect import optional_keys, state_keys
 from fsdpfuzz.observations import Comparison, WrongEntry
+from fsdpfuzz.ranks._buffers import buffers_of
 from fsdpfuzz.ranks._compare import Batch, floor_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Variables
 from fsdpfuzz.ranks._reference import Reference
 from fsdpfuzz.ranks._sharded import Sharded
+from fsdpfuzz.steps.extra_state import entries
 from fsdpfuzz.steps.fsdp1 import state_dict as state1
 from fsdpfuzz.steps.fsdp2 import state_dict as state2
 from fsdpfuzz.steps.names import parameters
@@ -67,7 +68,7 @@ class StateWatch:
     def plain(self, model: nn.Module) -> None:
         """Keeps the layout of a model that nothing has wrapped yet."""
         self.seen_plain = True
-        state = model.state_dict()
+        state = entries(model.state_dict())
         # Shapes and dtypes alone: the values are moved and freed when the model is wrapped.
         self._forms = {key: (tuple(value.shape), value.dtype) for key, value in state.items()}
         # With duplicates: a state dict has a tied parameter under each of its names.
@@ -86,13 +87,14 @@ class StateWatch:
         if op.on_rank0(a):
             # No collective where only rank 0 has a state dict.
             if not absent:
-                values = {key: v for key, v in state.items() if isinstance(v, Tensor)}
+                values = {key: v for key, v in entries(state).items() if isinstance(v, Tensor)}
         else:
             api = state1 if a.fsdp1 else state2
             # On every rank, even on one that has found something wrong already: it gathers.
-            values = api.whole(sharded.model, op.form, state)
+            values = entries(api.whole(sharded.model, op.form, state))
         spare = optional_keys(a, self._forms, absent=absent)
-        missing, unexpected = due - state.keys(), state.keys() - due - spare
+        keys = entries(state).keys()
+        missing, unexpected = due - keys, keys - due - spare
         wrong = [WrongEntry(op=at, key=key, kind="missing") for key in sorted(missing)]
         wrong += [WrongEntry(op=at, key=key, kind="unexpected") for key in sorted(unexpected)]
         wrong += self._misshapen(at, values or {})
@@ -209,9 +211,8 @@ class StateWatch:
                 right = None
             batch.add(shard.name, value, right)
         changed, own = self._a.changed_buffers, self._a.imported is not None
-        buffers = {clean_tensor_name(n): b for n, b in saved.model.named_buffers()}
-        for name, buffer in loaded.model.named_buffers():
-            key = clean_tensor_name(name)
+        buffers = buffers_of(saved.model)
+        for key, buffer in buffers_of(loaded.model).items():
             # What a forward computes from its inputs is another thing on each rank.
             differs = key in changed and (own or buffer.is_floating_point())
             if key in self._forms and not differs:

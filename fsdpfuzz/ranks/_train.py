@@ -7,7 +7,6 @@ import time
 import msgspec
 import torch
 from torch._C._distributed_c10d import DebugLevel, set_debug_level
-from torch.distributed.fsdp._common_utils import clean_tensor_name
 
 from fsdpfuzz.case import (
     EPSILON,
@@ -23,6 +22,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.expect import same_arithmetic
 from fsdpfuzz.observations import Comparison, RankReport, Subject
+from fsdpfuzz.ranks._buffers import buffers_of
 from fsdpfuzz.ranks._compare import Batch, floor_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Variables
@@ -136,18 +136,17 @@ def _buffers(
         floor_of({name: wide.get(name) for name in computed}),
         baselines=lambda: reference.buffer_baselines(computed, lambda trace: trace.buffers),
     )
-    for name, buffer in variables["model"].named_buffers():
-        fqn = clean_tensor_name(name)
+    for fqn, buffer in buffers_of(variables["model"]).items():
         if fqn in unsettled:
             continue
         if fqn in computed:
-            rounded.add(fqn, buffer.detach(), wide.get(fqn))
+            rounded.add(fqn, buffer, wide.get(fqn))
         else:
             right, dtype = reference.single.buffers.get(fqn), cast_buffer(a.last, fqn)
             if right is not None and dtype is not None and right.is_floating_point():
                 # As FSDP casts it: a buffer has to be equal to the last bit, rounded or not.
                 right = right.to(getattr(torch, dtype))
-            batch.add(fqn, buffer.detach(), right)
+            batch.add(fqn, buffer, right)
     return (*batch.finish(), *rounded.finish())
 
 

@@ -19,6 +19,7 @@ from fsdpfuzz.case.hazards.no_gradient import (
     kept_without_gradient,
     units_without_gradient,
 )
+from fsdpfuzz.case.hazards.own_state import OwnStateDimension
 from fsdpfuzz.case.hazards.set_early import SetEarlyDimension
 from fsdpfuzz.case.hazards.stepped_whole import SteppedWholeDimension
 from fsdpfuzz.case.hazards.unfinished import UnfinishedDimension
@@ -37,6 +38,7 @@ HAZARDS: tuple[Dimension, ...] = (
     SetEarlyDimension(),
     SteppedWholeDimension(),
     UnrestoredDimension(),
+    OwnStateDimension(),
 )
 
 __all__ = [

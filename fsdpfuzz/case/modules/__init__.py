@@ -26,6 +26,7 @@ from fsdpfuzz.case.modules.dropout import Dropout
 from fsdpfuzz.case.modules.embedding import Embedding
 from fsdpfuzz.case.modules.encoder_layer import EncoderLayer
 from fsdpfuzz.case.modules.experts import Experts
+from fsdpfuzz.case.modules.extra_state import ExtraState
 from fsdpfuzz.case.modules.gain import Gain
 from fsdpfuzz.case.modules.idle import Idle
 from fsdpfuzz.case.modules.imported import Imported, ImportedModule, ImportedParameter
@@ -56,6 +57,7 @@ Node = (
     | Dropout
     | Gain
     | Buffered
+    | ExtraState
     | Idle
     | Lora
     | EncoderLayer
@@ -148,6 +150,7 @@ __all__ = [
     "Embedding",
     "EncoderLayer",
     "Experts",
+    "ExtraState",
     "Gain",
     "Idle",
     "Imported",

@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
+from fsdpfuzz.case.modules.extra_state import STEPS, has_extra_state
 from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.recipe import MODEL, Call, Do, Statement, Value, Variable, call
@@ -139,10 +140,10 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         given: Value = state
         if rank0 and a.fsdp1:
             # fsdp1 loads on every rank what that rank is given; fsdp2 takes rank 0's by itself.
-            given = call("steps.state_dict.broadcast", state, Variable("device"))
+            given = call(state_step(a, "broadcast"), state, Variable("device"))
         # Into a model of its own, which differs everywhere: one that is loaded in vain is told from
         # it.
-        blank = call("steps.state_dict.blank", call("recipe.build", Variable("dtype")))
+        blank = call(state_step(a, "blank"), call("recipe.build", Variable("dtype")))
         yield Do(call=call(f"recipe.{lowering.shard}", blank), into=(loaded,), who="fsdp")
         if self.given != "context":
             yield Do(call=call(f"{room}.set_form", loaded, self.form, **save), who="fsdp")
@@ -212,6 +213,11 @@ def dcp_options(
     }
     options: dict[str, Value] = {name: True for name, asked in given.items() if asked}
     return options | ({} if strict else {"strict": False})
+
+
+def state_step(a: Anatomy, name: str) -> str:
+    """The step of that name that takes state dicts as this model has them."""
+    return f"{STEPS if has_extra_state(a) else 'steps.state_dict'}.{name}"
 
 
 def takes_local(program: Iterable[OperationBase]) -> bool:

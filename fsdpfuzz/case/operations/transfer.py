@@ -9,11 +9,13 @@ import msgspec
 
 from fsdpfuzz.case.base import Ranks, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
+from fsdpfuzz.case.modules.extra_state import extra_keys
 from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.optim_state import may_lack_state, resharded
 from fsdpfuzz.case.operations.rebuild import check_stored
 from fsdpfuzz.case.operations.requires_grad import changes_training
+from fsdpfuzz.case.operations.state_dict import state_step
 from fsdpfuzz.case.optimizer import makes_steps
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call, literal
 from fsdpfuzz.errors import CaseError
@@ -99,7 +101,7 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
         yield from resharded(lowering)
         saved = call("steps.rebuild.save", MODEL, own, device)
         yield Do(call=saved, into=(folder,), who="fsdp")
-        blank = call("steps.state_dict.blank", call("recipe.build", Variable("dtype")))
+        blank = call(state_step(a, "blank"), call("recipe.build", Variable("dtype")))
         yield Do(call=blank, into=(_OTHER,), who="fsdp")
         options: dict[str, Value] = {}
         if self.ranks is not None:
@@ -120,7 +122,7 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
         read = call("steps.rebuild.load", _OTHER, other, folder, **options)
         yield Do(call=read, who="fsdp")
         found, state = Variable(PARAMETERS), Variable(STATE)
-        tied = (*a.source, *a.brought_ties)
+        tied = (*a.source, *a.brought_ties, *extra_keys(a))
         second: dict[str, Value] = {"second": literal(tied)} if tied else {}
         whole = call("steps.transfer.parameters", _OTHER, **second)
         yield Do(call=whole, into=(found,), who="fsdp", looks=True)

@@ -41,7 +41,15 @@ from fsdpfuzz.case import (
     Transformer,
     anatomy,
 )
-from fsdpfuzz.case.modules import Attention, ConvNorm, Experts, KvReuse, LayerDrop, Parametrized
+from fsdpfuzz.case.modules import (
+    Attention,
+    ConvNorm,
+    Experts,
+    ExtraState,
+    KvReuse,
+    LayerDrop,
+    Parametrized,
+)
 from fsdpfuzz.case.modules.keyed import Keyed
 from fsdpfuzz.steps.modules.chain import Chain
 from tests.unit.ranks.executed import built
@@ -76,6 +84,7 @@ MODELS: dict[str, Node] = {
     "encoder": seq(Positions(rows=3), EncoderLayer(heads=2, causal=True)),
     "attention": seq(Attention(heads=2, mask="causal"), Attention(bias=False, batch_first=False)),
     "kv_reuse": KvReuse(heads=4, kv_heads=2, layers=3),
+    "extra_state": seq(ExtraState(counts=True), Linear(out=4), ExtraState(as_dict=True)),
 }
 
 
