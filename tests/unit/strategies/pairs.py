@@ -52,7 +52,6 @@ META1, META2 = (tuple(way for way in WAYS[api] if way not in WAYS[other]) for ap
 
 MEANING: tuple[Together, ...] = (
     ("a unit alone is what each forward calls", {"late_unit": ON}, {"units": ("1",)}),
-    ("below the root there is another unit", {"applied_below": ON}, {"units": ("1",)}),
     ("three axes of two take eight ranks", {"mesh": ("both",)}, {"tensor_parallel": ON}),
     (
         "a unit is called once for each forward that records to its end",
