@@ -8,6 +8,7 @@ from benchmarks.faults.saving import DCP
 from benchmarks.faults.saving import FSDP1 as SAVING
 
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
+HANDLE = "torch.distributed.fsdp._flat_param:FlatParamHandle."
 WRAP = "torch.distributed.fsdp.wrap:"
 POST_BACKWARD = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group:RegisterPostBackwardFunction.backward"
@@ -110,6 +111,18 @@ FAULTS = (
             "(state_dict=state_dict, strict=info.strict, assign=assign)",
             "_state_dict_fn(model, 'load_state_dict')"
             "({k: v for k, v in state_dict.items() if '_extra_state' not in k}, strict=False)",
+        ),
+    ),
+    fault(
+        "fsdp1_strides_forgotten",
+        "what is not contiguous is read from the flat parameter as if it were: forward computes "
+        "with other values",
+        "flat parameter",
+        "fsdp1",
+        Edit(
+            HANDLE + "_get_unflat_views_unaligned",
+            "subtensor.view(shape) if contiguous else subtensor.as_strided(shape, stride)",
+            "subtensor.view(shape)",
         ),
     ),
 )

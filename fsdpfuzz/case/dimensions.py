@@ -25,6 +25,7 @@ from fsdpfuzz.case.program import ProgramDimension
 from fsdpfuzz.case.recovery import RecoveryDimension
 from fsdpfuzz.case.reduce_scatter import ReduceScatterDimension
 from fsdpfuzz.case.spec import CaseSpec
+from fsdpfuzz.case.strides import StridesDimension
 from fsdpfuzz.case.structure import StructureDimension
 from fsdpfuzz.case.tensor_parallel import TensorParallelDimension
 from fsdpfuzz.case.ties import TiesDimension
@@ -60,6 +61,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     MetaInitDimension(),
     KeywordInputDimension(),
     TensorParallelDimension(),
+    StridesDimension(),
     *HAZARDS,
 )
 DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))

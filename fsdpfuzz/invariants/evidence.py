@@ -21,6 +21,7 @@ from fsdpfuzz.case.recipe import (
     call,
     literal,
 )
+from fsdpfuzz.case.strides import transposed
 from fsdpfuzz.case.tensor_parallel import cut_dims
 from fsdpfuzz.expect import adaptive_rounding
 from fsdpfuzz.verdict import Finding
@@ -179,11 +180,14 @@ def shard_evidence(
     first = Do(
         call=call("steps.fsdp1.shards.info", FLAT if orig else HELD, local, inside), into=(info,)
     )
-    seen = call(f"steps.fsdp1.shards.{step}", HELD, info, orig, *lacking)
-    right = call("steps.fsdp1.shards.same_part", whole, info)
+    turned: tuple[Value, ...] = (True,) if fqn in transposed(a) else ()
+    seen = call(f"steps.fsdp1.shards.{step}", HELD, info, orig, *lacking, *turned)
+    right = call("steps.fsdp1.shards.same_part", whole, info, *turned)
     held = (kept, flat) if orig else (flat,)
     shape = literal(a.by_fqn[fqn].shape)
-    places = Do(call=call("steps.fsdp1.shards.places", shape, info), into=(Variable("places"),))
+    places = Do(
+        call=call("steps.fsdp1.shards.places", shape, info, *turned), into=(Variable("places"),)
+    )
     into = (HELD, FLAT) if orig else (HELD,)
     return ShardEvidence(held, into, (first,), seen, right, ("flat_off", places))
 

@@ -14,6 +14,7 @@ from torch.distributed.fsdp._common_utils import clean_tensor_name
 from torch.distributed.tensor import DTensor
 
 from fsdpfuzz.case import FLAT, Anatomy, innermost, join
+from fsdpfuzz.case.strides import transposed
 from fsdpfuzz.steps import shards as plain
 from fsdpfuzz.steps.fsdp1 import memory as memory1
 from fsdpfuzz.steps.fsdp1 import shards as shards1
@@ -51,6 +52,7 @@ class Sharded:
         self.model = model
         self._a = a
         # fsdp2 tells a unit that is whole by parameters that are no DTensors; these never are.
+        self._transposed = transposed(a)
         self._unmanaged = frozenset(fqn for fqn, owner in a.owners.items() if owner is None)
         self._modules: dict[str, Any]
         if a.fsdp1:
@@ -113,12 +115,14 @@ class Sharded:
                 held = flat._params[i] if orig else flat
                 # By identity: a tied parameter has one entry here, and several names.
                 managed.add(id(held))
+                name = clean_tensor_name(join(path, fqn))
+                turned = name in self._transposed
                 yield Shard(
-                    clean_tensor_name(join(path, fqn)),
+                    name,
                     held,
-                    partial(shards1.value, held, info, orig),
-                    partial(shards1.gradient, held, info, orig),
-                    partial(_same_part, info),
+                    partial(shards1.value, held, info, orig, transposed=turned),
+                    partial(shards1.gradient, held, info, orig, transposed=turned),
+                    partial(shards1.same_part, info=info, transposed=turned),
                 )
         for name, p in named.items():
             # The flat parameter is registered as well, under a name of its own.
@@ -138,10 +142,6 @@ class Sharded:
                 )
             else:
                 yield _whole(name, p)
-
-
-def _same_part(info: Any, whole: Tensor) -> Tensor:
-    return shards1.same_part(whole, info)
 
 
 def _same_place(p: Any, whole: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from fsdpfuzz.case import (
     coarsest_buffer,
 )
 from fsdpfuzz.case.checkpoints import names_are_prefixed
+from fsdpfuzz.case.strides import transposed, without_elements
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect import optional_keys, state_keys
 from fsdpfuzz.observations import Comparison, WrongEntry
@@ -88,10 +89,12 @@ class StateWatch:
             # No collective where only rank 0 has a state dict.
             if not absent:
                 values = {key: v for key, v in entries(state).items() if isinstance(v, Tensor)}
+        # On every rank, even on one that has found something wrong already: it gathers.
+        elif a.fsdp1:
+            lacking = without_elements(a) if op.form == "sharded" else ()
+            values = entries(state1.whole(sharded.model, op.form, state, transposed(a), lacking))
         else:
-            api = state1 if a.fsdp1 else state2
-            # On every rank, even on one that has found something wrong already: it gathers.
-            values = entries(api.whole(sharded.model, op.form, state))
+            values = entries(state2.whole(sharded.model, op.form, state))
         spare = optional_keys(a, self._forms, absent=absent)
         keys = entries(state).keys()
         missing, unexpected = due - keys, keys - due - spare

@@ -94,7 +94,9 @@ class Growth:
         """A chain as one module, with a used parameter at least."""
         blocks = self.chain(slot)
         tree = joined(blocks)
-        if not any(p.used for place in places_of(tree, slot.width) for p in place.parameters):
+        if not any(
+            p.used and p.numel for place in places_of(tree, slot.width) for p in place.parameters
+        ):
             last = self.linear(tree.width_after(slot.width), slot.out)
             tree = Sequential(children=(*blocks, last))
         return tree

@@ -10,6 +10,7 @@ import msgspec
 from fsdpfuzz.case import Anatomy, anatomy
 from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.clip import Clip
+from fsdpfuzz.case.strides import without_elements
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.backward import after_reductions
@@ -64,6 +65,8 @@ def _drawn(program: Program) -> Clip:
     if own is not None and own.clips:
         return Clip(max_norm=1.0, own=True)
     norm = d.pick(_NORMS)
+    if norm == "inf" and without_elements(d.a):
+        norm = 2
     error = d.chance(25)
     # clip_grad_norm_ of fsdp1 has no error_if_nonfinite.
     return Clip(max_norm=d.pick(_SIZES), norm_type=norm, error_if_nonfinite=error and not d.a.fsdp1)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.operations.requires_grad import RequiresGrad
+from fsdpfuzz.case.strides import saved_as, without_elements
 from fsdpfuzz.case.units.use_orig_params import held_on
 
 if TYPE_CHECKING:
@@ -42,6 +44,12 @@ def lacking_somewhere(a: Anatomy) -> frozenset[str]:
     return frozenset(found)
 
 
+def _unfrozen(a: Anatomy) -> set[str]:
+    """Parameters that the program begins to train."""
+    told = (op for op in a.case.program if isinstance(op, RequiresGrad) and op.value)
+    return {name for op in told for name in op.parameters}
+
+
 class FewElementsDimension(Hazard):
     """How few elements a unit manages, and of what a rank has none."""
 
@@ -50,12 +58,25 @@ class FewElementsDimension(Hazard):
         "single_element_unit": Feature(
             about="on when a unit manages one element in all", group="Wrapping", values=ON
         ),
+        "empty_parameter": Feature(
+            about="off, on, optimizer, shards: whether a parameter has no element, and how it is "
+            "saved: its optimizer state, in shards",
+            group="Parameters",
+            # In few models, which are known to fail under fsdp2: no pair is waited for.
+            values=("off",),
+            open=True,
+        ),
     }
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "elements": Feature(
             about="0, 1, few (fewer than shards), many: elements that the unit manages",
             group="Wrapping",
             values=("0", "1", "few", "many"),
+        ),
+        "empty_parameter": Feature(
+            about="no, frozen, trained (any is): parameters of the unit that have no element",
+            group="Parameters",
+            values=("no", "frozen", "trained"),
         ),
     }
     parameter_features: ClassVar[Mapping[str, Feature]] = {
@@ -66,19 +87,27 @@ class FewElementsDimension(Hazard):
             values=ON,
             apis=("fsdp1",),
         ),
+        "empty": Feature(
+            about="on when the parameter has no element", group="Parameters", values=ON
+        ),
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Whether any unit manages one alone."""
         yield "single_element_unit", on(bool(single_element_units(a)))
+        yield "empty_parameter", saved_as(a) if without_elements(a) else "off"
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """How many the unit manages."""
         numel = sum(p.numel for p in a.owned[path])
         few = "few" if numel < a.shards(path) else "many"
         yield "elements", str(numel) if numel < 2 else few
+        empty = {p.fqn for p in a.owned[path] if not p.numel}
+        trained = empty - a.frozen | empty & _unfrozen(a)
+        yield "empty_parameter", "trained" if trained else "frozen" if empty else "no"
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Whether a rank has none of it."""
+        yield "empty", on(not a.by_fqn[fqn].numel)
         if a.fsdp1:
             yield "lacking", on(a.canonical(fqn) in lacking_somewhere(a))

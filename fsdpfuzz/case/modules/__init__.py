@@ -24,6 +24,7 @@ from fsdpfuzz.case.modules.buffered import Buffered
 from fsdpfuzz.case.modules.conv_norm import BATCH_NORM, ConvNorm
 from fsdpfuzz.case.modules.dropout import Dropout
 from fsdpfuzz.case.modules.embedding import Embedding
+from fsdpfuzz.case.modules.empty import Empty
 from fsdpfuzz.case.modules.encoder_layer import EncoderLayer
 from fsdpfuzz.case.modules.experts import Experts
 from fsdpfuzz.case.modules.extra_state import ExtraState
@@ -47,6 +48,7 @@ from fsdpfuzz.case.modules.residual import Residual
 from fsdpfuzz.case.modules.sequential import Sequential
 from fsdpfuzz.case.modules.switch import Switch
 from fsdpfuzz.case.modules.transformer import Transformer
+from fsdpfuzz.case.modules.transposed import Transposed
 from fsdpfuzz.errors import ContractError
 
 Node = (
@@ -79,6 +81,8 @@ Node = (
     | LayerDrop
     | InPlace
     | Experts
+    | Empty
+    | Transposed
 )
 
 Model = Node | Imported
@@ -148,6 +152,7 @@ __all__ = [
     "ConvNorm",
     "Dropout",
     "Embedding",
+    "Empty",
     "EncoderLayer",
     "Experts",
     "ExtraState",
@@ -179,6 +184,7 @@ __all__ = [
     "Shape",
     "Switch",
     "Transformer",
+    "Transposed",
     "Walk",
     "tree_of",
 ]

@@ -177,6 +177,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return False
 
     @property
+    def saves_shards(self) -> bool:
+        """Whether it saves the model or its optimizer in shards, by the names of parameters."""
+        return self.stores
+
+    @property
     def flattens_state(self) -> bool:
         """Whether it takes the optimizer's state flattened, by the name of each entry."""
         return False

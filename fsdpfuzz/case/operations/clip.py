@@ -14,6 +14,7 @@ from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.base import Listed, OperationBase, Progress, Word
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Statement, Value, Variable, call
+from fsdpfuzz.case.strides import without_elements
 from fsdpfuzz.errors import CaseError, UsageError
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
         if self.own and (a.imported is None or not a.imported.has("clip")):
             words = "goes with an imported model whose target has clip(model)"
             raise CaseError(words, path=f"{at}.own")
+        if self.norm_type == "inf" and without_elements(a):
+            raise CaseError("no tensor without elements has a maximum", path=f"{at}.norm_type")
         # ``FullyShardedDataParallel.clip_grad_norm_`` raises unless it is called on a root.
         if a.fsdp1 and "" not in a.options:
             raise CaseError("fsdp1 clips on its root, which is no unit here", path=at)

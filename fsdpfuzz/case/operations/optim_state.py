@@ -125,6 +125,11 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
     """Into a new optimizer, where there are no gradients."""
 
     @property
+    def saves_shards(self) -> bool:
+        """As ``sharded``."""
+        return self.form == "sharded"
+
+    @property
     def flattens_state(self) -> bool:
         """With ``flatten``."""
         return self.flatten

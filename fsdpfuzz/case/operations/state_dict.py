@@ -12,7 +12,8 @@ from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.modules.extra_state import STEPS, has_extra_state
 from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
-from fsdpfuzz.case.recipe import MODEL, Call, Do, Statement, Value, Variable, call
+from fsdpfuzz.case.recipe import MODEL, Call, Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.strides import transposed, without_elements
 from fsdpfuzz.case.wrap import Fsdp2Plan
 from fsdpfuzz.errors import CaseError
 
@@ -83,6 +84,11 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         return self.form != "local"
 
     @property
+    def saves_shards(self) -> bool:
+        """As ``SHARDED_STATE_DICT``, or with ``full_state_dict=False``."""
+        return self.form == "sharded"
+
+    @property
     def saves_local(self) -> bool:
         """As ``LOCAL_STATE_DICT``."""
         return self.form == "local"
@@ -99,7 +105,13 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         """The state by the names of the plain model, unless rank 0 alone has it."""
         if self.on_rank0(a):
             return None
-        return call(f"steps.{a.api}.state_dict.whole", MODEL, self.form, Variable("state"))
+        options: dict[str, Value] = {}
+        if self.form == "local" and (names := tuple(sorted(transposed(a)))):
+            options["transposed"] = literal(names)
+        if a.fsdp1 and self.form == "sharded" and (names := without_elements(a)):
+            options["empty"] = literal(names)
+        step = f"steps.{a.api}.state_dict.whole"
+        return call(step, MODEL, self.form, Variable("state"), **options)
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """The API has the form, and the form the option."""

@@ -20,30 +20,37 @@ def info(flat: Any, name: str, prefixed: bool) -> Any:
     return flat._shard_param_infos[names.index(name)]
 
 
-# torch's `_ShardParamInfo` has None for offset and size where this rank has no element.
-def value(held: Tensor, info: Any, orig: bool) -> Tensor:
+# torch's `_ShardParamInfo` has None for offset and size where this rank has no element. A flat
+# parameter has elements as they lie in memory, which of a transposed one is by columns.
+def value(held: Tensor, info: Any, orig: bool, transposed: bool = False) -> Tensor:
     """What this rank holds of a parameter.
 
     ``held`` is what the optimizer has: the flat parameter, or with ``orig`` the original one.
     """
     if orig:
-        return held.detach().flatten()
+        return held.detach().t().flatten() if transposed else held.detach().flatten()
     return held.detach().narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)
 
 
-def gradient(held: Tensor, info: Any, orig: bool, lacking: bool) -> Tensor:
+def gradient(
+    held: Tensor, info: Any, orig: bool, lacking: bool, transposed: bool = False
+) -> Tensor:
     """What this rank holds of its gradient; zeros where it may lack one."""
     grad: Any = torch.zeros_like(held) if lacking and held.grad is None else held.grad
     if orig:
-        return grad.flatten()
+        return grad.t().flatten() if transposed else grad.flatten()
     return grad.narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)
 
 
-def same_part(whole: Tensor, info: Any) -> Tensor:
+def same_part(whole: Tensor, info: Any, transposed: bool = False) -> Tensor:
     """The same part of the whole tensor."""
-    return whole.flatten().narrow(0, info.intra_param_start_idx or 0, info.numel_in_shard or 0)
+    flat = whole.t().flatten() if transposed else whole.flatten()
+    return flat.narrow(0, info.intra_param_start_idx or 0, info.numel_in_shard or 0)
 
 
-def places(shape: Sequence[int], info: Any) -> list[tuple[int, ...]]:
+def places(shape: Sequence[int], info: Any, transposed: bool = False) -> list[tuple[int, ...]]:
     """Where the elements of this rank's part lie in a parameter of that shape; more may follow."""
-    return [*product(*map(range, shape))][info.intra_param_start_idx or 0 :]
+    found = [*product(*map(range, shape))]
+    if transposed:
+        found.sort(key=lambda place: place[::-1])
+    return found[info.intra_param_start_idx or 0 :]

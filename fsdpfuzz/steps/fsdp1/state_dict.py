@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -60,23 +60,38 @@ def load(model: nn.Module, form: str, state: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def whole(model: nn.Module, form: str, state: dict[str, Any]) -> dict[str, Tensor]:
-    """Whole tensors by the names of the plain model, flat parameters taken apart."""
+def whole(
+    model: nn.Module,
+    form: str,
+    state: dict[str, Any],
+    transposed: Collection[str] = (),
+    empty: Collection[str] = (),
+) -> dict[str, Tensor]:
+    """Whole tensors by the names of the plain model, flat parameters taken apart.
+
+    ``transposed`` are the names of those that lie in memory by columns, ``empty`` of those without
+    elements, which cannot be gathered.
+    """
+    if empty:
+        state = {name: torch.empty(v.size()) if name in empty else v for name, v in state.items()}
     # Gathers ShardedTensors and leaves whole tensors as they are.
     gathered: dict[str, Tensor] = _gather_state_dict(state)
     if form == "local":
         for name, unit in units(model):
             flat = gathered.pop(f"{name}.{FLAT}".strip("."), None)
             if flat is not None and unit._handle is not None:
-                gathered.update(taken_apart(unit._handle.flat_param, name, flat))
+                gathered.update(taken_apart(unit._handle.flat_param, name, flat, transposed))
     return gathered
 
 
 # With use_orig_params each parameter starts at a multiple of 16 bytes, so pads lie between them
 # (``_get_aligned_numel`` in torch/distributed/fsdp/_flat_param.py).
-def taken_apart(held: Any, unit: str, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
+def taken_apart(
+    held: Any, unit: str, flat: Tensor, transposed: Collection[str] = ()
+) -> Iterator[tuple[str, Tensor]]:
     """The original parameters in a whole flat parameter, without what pads them."""
     parts = flat[: sum(held._numels_with_padding)].split(held._numels_with_padding)
     real = [part for part, pads in zip(parts, held._is_padding_mask, strict=True) if not pads]
     for fqn, shape, part in zip(held._fqns, held._shapes, real, strict=True):
-        yield clean_tensor_name(f"{unit}.{fqn}".strip(".")), part.view(shape)
+        name = clean_tensor_name(f"{unit}.{fqn}".strip("."))
+        yield name, part.view(shape[::-1]).t() if name in transposed else part.view(shape)

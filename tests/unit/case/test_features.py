@@ -285,7 +285,15 @@ def test_saved_cases_have_values_that_are_listed(name: str) -> None:
             assert case.api in known[feature].apis, feature
 
 
-SELDOM = {"cut_output", "own_state", "sequence_parallel", "stepped_whole", "unrestored"}
+SELDOM = {
+    "cut_output",
+    "empty_parameter",
+    "own_state",
+    "sequence_parallel",
+    "stepped_whole",
+    "transposed",
+    "unrestored",
+}
 """Features with values that are too seldom drawn to be met with each value of the others."""
 OPEN = {"checkpoint", "steps", "variants", *SELDOM}
 """Features that have more values than are listed, or as many as one likes."""

@@ -80,7 +80,8 @@ def _failing(defect: Defect, finding: Finding) -> Iterator[tuple[str, Finding]]:
         return
     changes: dict[str, Failure] = {}
     if failure.type:
-        changes["type"] = replace(failure, type="ZeroDivisionError")
+        another = "OverflowError" if failure.type == "ZeroDivisionError" else "ZeroDivisionError"
+        changes["type"] = replace(failure, type=another)
         changes["text"] = replace(failure, text="the size of it is wrong, dtype and shape too")
         # An entry that means a bare assertion says so, in a pattern of its own.
         if all(shown.text != "^$" for shown in spoken):

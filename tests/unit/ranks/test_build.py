@@ -44,11 +44,13 @@ from fsdpfuzz.case import (
 from fsdpfuzz.case.modules import (
     Attention,
     ConvNorm,
+    Empty,
     Experts,
     ExtraState,
     KvReuse,
     LayerDrop,
     Parametrized,
+    Transposed,
 )
 from fsdpfuzz.case.modules.keyed import Keyed
 from fsdpfuzz.steps.modules.chain import Chain
@@ -82,6 +84,8 @@ MODELS: dict[str, Node] = {
     "layer_drop": LayerDrop(children=(seq(Linear(out=2), Linear(out=4)), Linear(out=4)), start=1),
     "experts": Experts(children=(seq(Linear(out=2), Linear(out=4)), Gain()), top=2, start=1),
     "encoder": seq(Positions(rows=3), EncoderLayer(heads=2, causal=True)),
+    "empty": seq(Linear(out=3), Empty()),
+    "transposed": seq(Transposed(out=3), Transposed(out=2, bias=False)),
     "attention": seq(Attention(heads=2, mask="causal"), Attention(bias=False, batch_first=False)),
     "kv_reuse": KvReuse(heads=4, kv_heads=2, layers=3),
     "extra_state": seq(ExtraState(counts=True), Linear(out=4), ExtraState(as_dict=True)),

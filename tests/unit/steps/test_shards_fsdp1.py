@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardingStrategy
 
 from fsdpfuzz.steps import judging
 from fsdpfuzz.steps.fsdp1 import shards
+from fsdpfuzz.steps.modules.transposed import Transposed
 from tests.unit.steps.alone import CPU, RANKS, as_rank, gradients_of, uneven
 
 NAMES = ("0.weight", "0.bias", "1.weight", "2.weight", "2.bias")
@@ -41,6 +44,34 @@ def test_what_a_rank_holds_is_its_part_of_the_whole(rank: int, world_size: int, 
             info = shards.info(flat, name, False)
             value = shards.value(held_of(flat, name, orig=orig), info, orig)
             assert torch.equal(value, shards.same_part(whole.get_parameter(name), info))
+
+
+@pytest.mark.parametrize(("rank", "world_size"), RANKS)
+@pytest.mark.parametrize("orig", [False, True])
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "NO_SHARD"])
+def test_what_lies_by_columns_is_cut_as_it_lies(
+    rank: int, world_size: int, orig: bool, strategy: str
+) -> None:
+    module = Transposed(3, 4)
+    whole = copy.deepcopy(module)
+    with as_rank(rank, world_size):
+        unit = FSDP(
+            module,
+            use_orig_params=orig,
+            device_id=CPU,
+            sharding_strategy=ShardingStrategy[strategy],
+        )
+        assert unit._handle is not None
+        flat = unit._handle.flat_param
+        for name, turned in (("weight", True), ("bias", False)):
+            info = shards.info(flat, name, False)
+            held, right = held_of(flat, name, orig=orig), whole.get_parameter(name)
+            value = shards.value(held, info, orig, turned)
+            assert torch.equal(value, shards.same_part(right, info, turned))
+            held.grad = -held.detach()
+            assert torch.equal(shards.gradient(held, info, orig, False, turned), -value)
+            places = shards.places(right.shape, info, turned)
+            assert [right[k] for k in places[: len(value)]] == value.tolist()
 
 
 @pytest.mark.parametrize(("rank", "world_size"), RANKS)

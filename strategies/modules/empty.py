@@ -1,0 +1,20 @@
+"""A parameter without elements."""
+
+from __future__ import annotations
+
+from fsdpfuzz.case import Node
+from fsdpfuzz.case.modules.empty import Empty
+from fsdpfuzz.strategies.modules.growth import Growth, ModuleStrategy, Slot
+
+
+class EmptyStrategy(ModuleStrategy):
+    """Anywhere; trained or frozen as others are, in a unit with others or alone."""
+
+    percent = 9
+
+    def draw(self, growth: Growth, slot: Slot) -> Node:
+        """Shrinks towards itself: nothing varies."""
+        return Empty()
+
+
+STRATEGY = EmptyStrategy()
