@@ -32,11 +32,11 @@ def without_elements(a: Anatomy) -> tuple[str, ...]:
 
 
 def saved_as(a: Anatomy) -> str:
-    """``shards`` if the program saves any, ``optimizer`` if its state, else ``on``."""
+    """``shards`` if the program saves any, ``saved`` if its optimizer state, else ``on``."""
     if any(op.saves_shards for op in a.case.program):
         return "shards"
     saves = any(op.saves_optimizer or op.names_state() for op in a.case.program)
-    return "optimizer" if saves else "on"
+    return "saved" if saves else "on"
 
 
 class StridesDimension(Dimension):
@@ -47,7 +47,7 @@ class StridesDimension(Dimension):
     drawn: ClassVar[bool] = False
     features: ClassVar[Mapping[str, Feature]] = {
         "transposed": Feature(
-            about="off, on, optimizer, shards: whether a parameter is not contiguous, being the "
+            about="off, on, saved, shards: whether a parameter is not contiguous, being the "
             "transpose of another tensor, and how it is saved: its optimizer state, in shards",
             group="Parameters",
             # In few models, which fsdp2 refuses: no pair is waited for.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.operations.requires_grad import RequiresGrad
+from fsdpfuzz.case.hazards.no_gradient import unfrozen
 from fsdpfuzz.case.strides import saved_as, without_elements
 from fsdpfuzz.case.units.use_orig_params import held_on
 
@@ -44,12 +44,6 @@ def lacking_somewhere(a: Anatomy) -> frozenset[str]:
     return frozenset(found)
 
 
-def _unfrozen(a: Anatomy) -> set[str]:
-    """Parameters that the program begins to train."""
-    told = (op for op in a.case.program if isinstance(op, RequiresGrad) and op.value)
-    return {name for op in told for name in op.parameters}
-
-
 class FewElementsDimension(Hazard):
     """How few elements a unit manages, and of what a rank has none."""
 
@@ -59,7 +53,7 @@ class FewElementsDimension(Hazard):
             about="on when a unit manages one element in all", group="Wrapping", values=ON
         ),
         "empty_parameter": Feature(
-            about="off, on, optimizer, shards: whether a parameter has no element, and how it is "
+            about="off, on, saved, shards: whether a parameter has no element, and how it is "
             "saved: its optimizer state, in shards",
             group="Parameters",
             # In few models, which are known to fail under fsdp2: no pair is waited for.
@@ -103,7 +97,7 @@ class FewElementsDimension(Hazard):
         few = "few" if numel < a.shards(path) else "many"
         yield "elements", str(numel) if numel < 2 else few
         empty = {p.fqn for p in a.owned[path] if not p.numel}
-        trained = empty - a.frozen | empty & _unfrozen(a)
+        trained = empty - a.frozen | empty & unfrozen(a)
         yield "empty_parameter", "trained" if trained else "frozen" if empty else "no"
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:

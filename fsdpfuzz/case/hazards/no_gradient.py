@@ -32,6 +32,12 @@ def ever_frozen(a: Anatomy) -> frozenset[str]:
     )
 
 
+def unfrozen(a: Anatomy) -> frozenset[str]:
+    """Parameters that the program begins to train."""
+    told = (op for op in a.case.program if isinstance(op, RequiresGrad) and op.value)
+    return frozenset(name for op in told for name in op.parameters)
+
+
 # fsdp1 reshards such a unit by another hook than the rest, on its inputs
 # (``_register_post_backward_reshard_only_hook`` in fsdp/_runtime_utils.py). fsdp2 settles the
 # dtypes of a unit at its first forward, by what requires grad then (``_init_mp_dtypes`` in

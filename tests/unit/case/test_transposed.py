@@ -101,7 +101,7 @@ def test_a_local_state_is_taken_apart_as_it_lies() -> None:
         (StateDict(form="full"), "on"),
         (StateDict(form="local"), "on"),
         (StateDict(form="sharded"), "shards"),
-        (OptimState(form="full"), "optimizer"),
+        (OptimState(form="full"), "saved"),
         (OptimState(form="sharded"), "shards"),
         (Rebuild(plan=fsdp1("")), "shards"),
     ],

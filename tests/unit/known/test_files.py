@@ -109,9 +109,9 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
     (
         {"when": when(parameter={"api": ["x"]})},
         "$.when.parameter",
-        "it has counted_steps, cut_along, decaying_state, frozen, frozen_with_gradient, lacking, "
-        "loaded_frozen, made_state, rows, set_early, sharded_along, state_tensors, stateless, "
-        "tied, unstepped, used",
+        "it has counted_steps, cut_along, decaying_state, empty, frozen, frozen_with_gradient, "
+        "lacking, loaded_frozen, made_state, rows, set_early, sharded_along, state_tensors, "
+        "stateless, tied, transposed, unstepped, used",
     ),
     (
         {"when": when(case={"api": ["fsdp1", "fsdp3"]})},
