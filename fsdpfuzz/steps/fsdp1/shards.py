@@ -44,13 +44,14 @@ def gradient(
 
 def same_part(whole: Tensor, info: Any, transposed: bool = False) -> Tensor:
     """The same part of the whole tensor."""
-    flat = whole.t().flatten() if transposed else whole.flatten()
-    return flat.narrow(0, info.intra_param_start_idx or 0, info.numel_in_shard or 0)
+    if transposed:
+        whole = whole.t()
+    return whole.flatten().narrow(0, info.intra_param_start_idx or 0, info.numel_in_shard or 0)
 
 
 def places(shape: Sequence[int], info: Any, transposed: bool = False) -> list[tuple[int, ...]]:
     """Where the elements of this rank's part lie in a parameter of that shape; more may follow."""
-    found = [*product(*map(range, shape))]
     if transposed:
-        found.sort(key=lambda place: place[::-1])
-    return found[info.intra_param_start_idx or 0 :]
+        by_columns = [place[::-1] for place in product(*map(range, reversed(shape)))]
+        return by_columns[info.intra_param_start_idx or 0 :]
+    return [*product(*map(range, shape))][info.intra_param_start_idx or 0 :]
