@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import get_args
 
 from fsdpfuzz.case.modules.activation import Activation, ActivationName
-from fsdpfuzz.case.modules.attention import MULTIHEAD, Attention
+from fsdpfuzz.case.modules.attention import Attention
 from fsdpfuzz.case.modules.base import (
     TOKENS,
     Brought,
@@ -25,7 +25,7 @@ from fsdpfuzz.case.modules.conv_norm import BATCH_NORM, ConvNorm
 from fsdpfuzz.case.modules.dropout import Dropout
 from fsdpfuzz.case.modules.embedding import Embedding
 from fsdpfuzz.case.modules.empty import Empty
-from fsdpfuzz.case.modules.encoder_layer import EncoderLayer
+from fsdpfuzz.case.modules.encoder_layer import MULTIHEAD, EncoderLayer
 from fsdpfuzz.case.modules.experts import Experts
 from fsdpfuzz.case.modules.extra_state import ExtraState
 from fsdpfuzz.case.modules.gain import Gain

@@ -18,7 +18,7 @@ from fsdpfuzz.case.modules.base import (
     takes_features,
     without_defaults,
 )
-from fsdpfuzz.case.modules.encoder_layer import PROJECTIONS, attention_parameters
+from fsdpfuzz.case.modules.encoder_layer import MULTIHEAD, PROJECTIONS, attention_parameters
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.checkpoints import Checkpoint
     from fsdpfuzz.case.modules import Node
-
-MULTIHEAD = "multihead_attention"
-"""The kind of the module that is given it."""
 
 
 class Attention(NodeBase, tag="attention", frozen=True, kw_only=True):

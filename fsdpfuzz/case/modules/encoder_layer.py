@@ -14,7 +14,9 @@ from fsdpfuzz.errors import CaseError
 if TYPE_CHECKING:
     from fsdpfuzz.case.modules import Node
 
-# ``nn.MultiheadAttention`` reads ``out_proj.weight`` and never calls ``out_proj``.
+MULTIHEAD = "multihead_attention"
+"""The kind of ``nn.MultiheadAttention``."""
+# It reads ``out_proj.weight`` and never calls ``out_proj``.
 PROJECTIONS = ("linear",)
 """Kinds of the modules in PyTorch's attention, which are no places."""
 
@@ -23,7 +25,12 @@ class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
     """``nn.TransformerEncoderLayer`` on ``(batch, length, width)``, with a causal mask if asked."""
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.encoder_layer.EncoderLayer",)
-    inner_kinds: ClassVar[tuple[str, ...]] = (*PROJECTIONS, "norm", "encoder_stack_layer")
+    inner_kinds: ClassVar[tuple[str, ...]] = (
+        *PROJECTIONS,
+        MULTIHEAD,
+        "norm",
+        "encoder_stack_layer",
+    )
     scratch: ClassVar[int] = ATTENTION
     joins_rows: ClassVar[bool] = True
     heads: Count = 1

@@ -17,7 +17,7 @@ from fsdpfuzz.case.modules.base import (
     Visit,
     Walk,
 )
-from fsdpfuzz.case.modules.encoder_layer import layer_parameters
+from fsdpfuzz.case.modules.encoder_layer import MULTIHEAD, layer_parameters
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError
@@ -29,7 +29,7 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
     The same tokens are source and target. Two buffers (one of them integer) take part.
     """
 
-    inner_kinds: ClassVar[tuple[str, ...]] = ("embedding", "linear", "norm")
+    inner_kinds: ClassVar[tuple[str, ...]] = ("embedding", "linear", "norm", MULTIHEAD)
     shows_width: ClassVar[bool] = True
     scratch: ClassVar[int] = ATTENTION
     joins_rows: ClassVar[bool] = True
