@@ -12,11 +12,12 @@ import msgspec
 from fsdpfuzz.case.flow import MAX_CALLS, Situation, requires, situations
 from fsdpfuzz.case.modules import TOKENS, Called, Imported, Parameter, Place, Switch, Walk
 from fsdpfuzz.case.operations import Forward, Op
-from fsdpfuzz.case.paths import innermost, join, outermost, within
+from fsdpfuzz.case.paths import innermost, join, within
 from fsdpfuzz.case.policies import root_of
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.tree import places_of
 from fsdpfuzz.case.units.precision import in_full, kept_out
+from fsdpfuzz.case.units.replicated import belongs_to, roots_of
 from fsdpfuzz.case.units.sharding import shards
 from fsdpfuzz.case.wrap import (
     Fsdp1Plan,
@@ -141,8 +142,8 @@ class Anatomy:
 
     @cached_property
     def roots(self) -> tuple[str, ...]:
-        """The units that lie in no other; FSDP calls them root modules."""
-        return outermost(self.units)
+        """The units that belong to no other around them; FSDP calls them root modules."""
+        return roots_of(self.options)
 
     @cached_property
     def options(self) -> Mapping[str, Unit]:
@@ -281,7 +282,7 @@ class Anatomy:
 
     def common_root(self, first: str, second: str) -> bool:
         """Whether two units lie under one root."""
-        return any(within(first, path) and within(second, path) for path in self.units)
+        return belongs_to(self, first) == belongs_to(self, second)
 
     @cached_property
     def switches(self) -> tuple[str, ...]:

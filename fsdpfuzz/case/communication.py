@@ -12,6 +12,7 @@ from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.divide_factor import scaled
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, call
+from fsdpfuzz.case.units.replicated import belongs_to
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.errors import CaseError
 
@@ -191,7 +192,7 @@ class CommunicationDimension(Dimension):
         if a.fsdp1:
             yield from _registered(a, told, top)
             return
-        for path in (path for path in a.units if within(path, top)):
+        for path in (path for path in a.units if belongs_to(a, path) == top):
             unit = Inside("model", path) if path else MODEL
             calls = []
             if told.own:

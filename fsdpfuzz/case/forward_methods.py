@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.modules.method import METHOD
-from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Value, call
+from fsdpfuzz.case.units.replicated import belongs_to
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ForwardMethodsDimension(Dimension):
         """Each unit that is called so."""
         top = root.path if isinstance(root, Inside) else ""
         for path in registered(a):
-            if within(path, top):
+            if belongs_to(a, path) == top:
                 unit = Inside("model", path) if path else MODEL
                 yield Do(call=call(_REGISTER, unit, METHOD), who="fsdp")
 

@@ -51,6 +51,8 @@ class Fsdp1Unit(Part, frozen=True, kw_only=True):
     """FQNs of the modules passed as ``ignored_modules``."""
     ignored_parameters: tuple[ParameterName, ...] = ()
     """FQNs of the parameters passed as ``ignored_states``."""
+    reshard_after_forward: ClassVar[None] = None
+    """None: the strategy says it."""
 
     @property
     def left_alone(self) -> tuple[str, ...]:
@@ -71,11 +73,6 @@ class Fsdp1Unit(Part, frozen=True, kw_only=True):
     def grouped(self) -> tuple[str, ...]:
         """None: a unit is one module."""
         return ()
-
-    @property
-    def reshard_after_forward(self) -> None:
-        """None: the strategy says it."""
-        return
 
     @property
     def param_dtype_override(self) -> tuple[str, ...]:
@@ -105,6 +102,8 @@ class Fsdp2Unit(Part, frozen=True, kw_only=True):
     """FQNs of the units named by ``set_modules_to_backward_prefetch``."""
     param_dtype_override: tuple[ParameterName, ...] = ()
     """FQNs of the parameters for which ``param_dtype_override_fn`` gives their own dtype."""
+    replicated: bool = False
+    """Whether it is made by ``replicate`` in place of ``fully_shard``."""
 
     @property
     def left_alone(self) -> tuple[str, ...]:

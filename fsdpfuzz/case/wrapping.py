@@ -32,6 +32,7 @@ from fsdpfuzz.case.recipe import (
 )
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units import OPTIONS
+from fsdpfuzz.case.units.replicated import REPLICATE, is_replica
 from fsdpfuzz.case.units.sharding import arguments
 from fsdpfuzz.case.wrap import Fsdp1Plan, Fsdp1Unit, Unit
 
@@ -149,7 +150,7 @@ class Wrapping:
             return Do(call=made, into=(target,), who="fsdp")
         modules = tuple(Inside("model", path) for path in self.a.modules_of(unit.path))
         given = Items("list", modules) if len(modules) > 1 else target
-        return Do(call=call(FSDP2, given, **options), who="fsdp")
+        return Do(call=call(REPLICATE if is_replica(unit) else FSDP2, given, **options), who="fsdp")
 
     def _options(self, unit: Unit, early: _Early) -> dict[str, Value]:
         """The arguments that differ from PyTorch's defaults."""

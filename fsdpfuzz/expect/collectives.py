@@ -30,6 +30,7 @@ from itertools import pairwise
 from fsdpfuzz.case import Anatomy, Forward, Situation, kept_whole, within
 from fsdpfuzz.case.operations import Apply, Op, Reshard, Unshard
 from fsdpfuzz.case.units.precision import computed_in, reduced_in
+from fsdpfuzz.case.units.replicated import belongs_to
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
 from fsdpfuzz.expect.bytes import gathered_in, shard_numel
@@ -349,7 +350,8 @@ class _Follower:
             if not reduced:
                 continue
             if is_whole(a, path):
-                text = collective("all_reduce", self._reduces_in(path), shard_numel(a, path))
+                numel = shard_numel(a, path, reduced)
+                text = collective("all_reduce", self._reduces_in(path), numel)
                 found.add(text, number, path)
                 continue
             found.add(self._scatter(path, reduced), number, path)
@@ -373,7 +375,7 @@ class _Follower:
             self._state[path] = EITHER
 
     def _root(self, path: str) -> str:
-        return next(root for root in self._now.roots if within(path, root))
+        return belongs_to(self._now, path) or path
 
     def _gather(self, path: str, *, from_all: bool = False) -> str:
         a, unit = self._now, self._now.options[path]

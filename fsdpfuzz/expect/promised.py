@@ -12,6 +12,7 @@ Nothing is promised
 from __future__ import annotations
 
 from fsdpfuzz.case import Anatomy, identity_units, recomputed_around, reentrant_scopes
+from fsdpfuzz.case.units.replicated import is_replica
 
 
 def promises_traffic(a: Anatomy, *, settled: bool) -> bool:
@@ -29,7 +30,7 @@ def promises_traffic(a: Anatomy, *, settled: bool) -> bool:
         or a.case.micro_batches is not None
         or identity_units(a)
         or (len(a.unit_at) > len(a.units) and any(c.recomputes for c in a.case.checkpoints))
-        or any(a.shards(path) == 1 for path in managing)
+        or any(a.shards(path) == 1 and not is_replica(a.options[path]) for path in managing)
         or not settled
         or any(scope != "whole" for scope in scopes.values())
         or (scopes and not a.case.inputs.needs_grad())

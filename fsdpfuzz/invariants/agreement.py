@@ -187,7 +187,8 @@ class EqualRejection(Invariant):
 def _of_raising(a: Anatomy, finding: Finding) -> Evidence:
     """A training that raises, or what it gives does as it is gathered."""
     last = _last(finding)
-    gathered = a.case.program[last].gathered(a) if last is not None else None
+    # A training that ends while wrapping has come to none of the operations.
+    gathered = None if last is None or last < 0 else a.case.program[last].gathered(a)
     reads = () if gathered is None else (Do(call=gathered),)
     return Evidence(manner="raises", last=last, reads=reads)
 

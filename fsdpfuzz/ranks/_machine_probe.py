@@ -94,10 +94,16 @@ def _offers(module: str, name: str) -> bool:
 
 
 def public(named: str) -> bool:
-    """Whether ``torch.distributed.fsdp`` has it: ``function(parameter)``, ``Class.method()``."""
+    """Whether ``torch.distributed.fsdp`` has it: ``function(parameter)``, ``Class.method()``.
+
+    What lies elsewhere is named by its module, too.
+    """
     path, _, parameter = named.removesuffix(")").partition("(")
+    module = "torch.distributed.fsdp"
+    if path.startswith("torch."):
+        module, _, path = path.rpartition(".")
     try:
-        found: Any = importlib.import_module("torch.distributed.fsdp")
+        found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
         return not parameter or parameter in inspect.signature(found).parameters

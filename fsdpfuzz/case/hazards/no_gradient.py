@@ -15,6 +15,7 @@ from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
+from fsdpfuzz.case.units.replicated import belongs_to
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
 from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.case.wrap import Fsdp1Unit
@@ -212,7 +213,7 @@ def saved_while_whole(a: Anatomy, path: str) -> bool:
     """
     if path not in kept_whole(a):
         return False
-    root = next(root for root in a.roots if within(path, root))
+    root = belongs_to(a, path) or path
     for rank in a.telling_ranks:
         whole = reached = False
         for _, op, now in a.situations(rank):

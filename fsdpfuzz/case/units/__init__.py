@@ -17,6 +17,7 @@ from fsdpfuzz.case.units.param_dtype_override import ParamDtypeOverride
 from fsdpfuzz.case.units.precision import Precision, PrecisionOption
 from fsdpfuzz.case.units.prefetched_in_backward import PrefetchedInBackward
 from fsdpfuzz.case.units.prefetched_in_forward import PrefetchedInForward
+from fsdpfuzz.case.units.replicated import Replicated
 from fsdpfuzz.case.units.reshard_after_forward import ReshardAfterForward
 from fsdpfuzz.case.units.shard_placement import Placement, ShardPlacement
 from fsdpfuzz.case.units.sharding import HYBRID, Sharding, ShardingOption
@@ -42,6 +43,7 @@ OPTIONS: tuple[Option, ...] = (
     PrefetchedInForward(),
     PrefetchedInBackward(),
     ParamDtypeOverride(),
+    Replicated(),
 )
 """In the order in which they are told."""
 

@@ -62,7 +62,7 @@ class Grouped(Listing):
             if order.index(path) < order.index((unit.path, *beside)[i]):
                 raise CaseError("name the modules in the model's order", path=here)
         # ``FSDPState._lazy_init`` asks it of whichever unit runs first.
-        if not any(within(holder, other) for other in a.units):
+        if unit.path in a.roots or not any(within(holder, other) for other in a.units):
             # FSDP2 says of a root: "requires a single root module".
             raise CaseError("modules that are one unit have to lie in another", path=at)
         if any(called_apart(a, path) for path in (unit.path, *beside)):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.names import check_names
-from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Do, Inside, Items, Value, call
 from fsdpfuzz.case.sides import unit_module
 from fsdpfuzz.case.units.listing import Listing, shown
+from fsdpfuzz.case.units.replicated import belongs_to
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PrefetchList(Listing):
         top = root.path if isinstance(root, Inside) else ""
         for path, unit in a.options.items():
             named = getattr(unit, self.name, ())
-            if named and within(path, top):
+            if named and belongs_to(a, path) == top:
                 modules = Items("list", tuple(unit_module(a, other) for other in named))
                 # ``_assert_all_fsdp_modules`` refuses a module that is no unit yet, so it waits for
                 # all of them.

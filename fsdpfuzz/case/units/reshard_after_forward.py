@@ -9,6 +9,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.case.units.base import Option
+from fsdpfuzz.case.units.replicated import is_replica
 from fsdpfuzz.case.units.sharding import shards
 from fsdpfuzz.errors import CaseError
 
@@ -83,6 +84,8 @@ class ReshardAfterForward(Option):
 def left_by_forward(a: Anatomy, path: str) -> Literal["sharded", "whole", "part"]:
     """How a forward leaves a unit of fsdp2; by default only roots stay whole."""
     value = a.options[path].reshard_after_forward
+    if is_replica(a.options[path]):
+        value = False
     if value is None:
         # ``FSDPState._lazy_init``: backward would gather the root again at once.
         value = path not in a.roots

@@ -9,6 +9,7 @@ from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.recipe import Global, Value, Variable, call
 from fsdpfuzz.case.tensor_parallel import data_ranks
 from fsdpfuzz.case.units.base import Option
+from fsdpfuzz.case.units.replicated import is_replica
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _BY_NUMBER = {
 
 def shards(case: CaseSpec, unit: Unit | None) -> int:
     """The number of ranks in the process group of a unit; all of them for None."""
+    if is_replica(unit):
+        return 1
     over_mesh = case.mesh is not None and unit is not None and unit.takes_mesh
     return case.mesh.shard if case.mesh is not None and over_mesh else data_ranks(case)
 
