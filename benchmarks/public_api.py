@@ -11,7 +11,12 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
+
+REPLICATE = "torch.distributed._composable.replicate_with_fsdp"
+"""Not public, but the one way in which FSDP's own code replicates."""
 
 
 def offered() -> list[str]:
@@ -31,6 +36,9 @@ def offered() -> list[str]:
         StateDictOptions,
     ):
         found.update(_members(kind))
+    with suppress(ImportError):
+        module = import_module(REPLICATE)
+        found.update(_parameters(f"{REPLICATE}.replicate", module.replicate))
     return sorted(found)
 
 

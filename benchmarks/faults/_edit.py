@@ -32,6 +32,7 @@ Area = Literal[
     "reduction scale",
     "reduction dtype",
     "hsdp",
+    "replicate",
     "deferred all-reduce",
     "accumulation",
     "resharding",

@@ -112,6 +112,43 @@ FAULTS = (
         ),
     ),
     fault(
+        "fsdp2_replicated_not_reduced",
+        "units of replicate never exchange gradients, and each rank trains them by itself",
+        "replicate",
+        "fsdp2",
+        Edit(
+            COLLECTIVES + "foreach_reduce",
+            "dist.all_reduce(reduce_output, group=all_reduce_group, op=all_reduce_op)",
+            "reduce_scatter_group is None or "
+            "dist.all_reduce(reduce_output, group=all_reduce_group, op=all_reduce_op)",
+        ),
+    ),
+    fault(
+        "fsdp2_replicated_summed",
+        "units of replicate add up the gradients of all ranks and do not average them",
+        "replicate",
+        "fsdp2",
+        Edit(
+            FACTORS,
+            "return (None, None, ReduceOp.AVG, ReduceOp.AVG)",
+            "return (None, None, ReduceOp.AVG, "
+            "ReduceOp.AVG if reduce_scatter_group else ReduceOp.SUM)",
+        ),
+    ),
+    fault(
+        "fsdp2_replicated_reduced_twice",
+        "units of replicate average their gradients once more than they need to",
+        "replicate",
+        "fsdp2",
+        Edit(
+            COLLECTIVES + "foreach_reduce",
+            "dist.all_reduce(reduce_output, group=all_reduce_group, op=all_reduce_op)",
+            "[dist.all_reduce(reduce_output, group=all_reduce_group, op=all_reduce_op) "
+            "for _ in range(1 if reduce_scatter_group else 2)]",
+        ),
+        silent=False,
+    ),
+    fault(
         "fsdp2_axes_of_the_mesh_swapped",
         "HSDP shards over the replicas' axis and replicates over the shards' axis",
         "hsdp",

@@ -17,7 +17,7 @@ from fsdpfuzz.case.policies import root_of
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.tree import places_of
 from fsdpfuzz.case.units.precision import in_full, kept_out
-from fsdpfuzz.case.units.replicated import belongs_to, roots_of
+from fsdpfuzz.case.units.replicas import belongs_to, roots_of
 from fsdpfuzz.case.units.sharding import shards
 from fsdpfuzz.case.wrap import (
     Fsdp1Plan,

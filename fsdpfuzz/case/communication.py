@@ -12,7 +12,7 @@ from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.divide_factor import scaled
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, call
-from fsdpfuzz.case.units.replicated import belongs_to
+from fsdpfuzz.case.units.replicas import belongs_to
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.errors import CaseError
 

@@ -9,7 +9,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.modules.method import METHOD
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Value, call
-from fsdpfuzz.case.units.replicated import belongs_to
+from fsdpfuzz.case.units.replicas import belongs_to
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from fsdpfuzz.case.recipe import (
 )
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units import OPTIONS
-from fsdpfuzz.case.units.replicated import REPLICATE, is_replica
+from fsdpfuzz.case.units.replicas import REPLICATE, is_replica
 from fsdpfuzz.case.units.sharding import arguments
 from fsdpfuzz.case.wrap import Fsdp1Plan, Fsdp1Unit, Unit
 

@@ -30,7 +30,7 @@ from itertools import pairwise
 from fsdpfuzz.case import Anatomy, Forward, Situation, kept_whole, within
 from fsdpfuzz.case.operations import Apply, Op, Reshard, Unshard
 from fsdpfuzz.case.units.precision import computed_in, reduced_in
-from fsdpfuzz.case.units.replicated import belongs_to
+from fsdpfuzz.case.units.replicas import belongs_to
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
 from fsdpfuzz.expect.bytes import gathered_in, shard_numel

@@ -12,7 +12,7 @@ Nothing is promised
 from __future__ import annotations
 
 from fsdpfuzz.case import Anatomy, identity_units, recomputed_around, reentrant_scopes
-from fsdpfuzz.case.units.replicated import is_replica
+from fsdpfuzz.case.units.replicas import is_replica
 
 
 def promises_traffic(a: Anatomy, *, settled: bool) -> bool:

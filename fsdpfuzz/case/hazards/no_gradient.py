@@ -15,7 +15,7 @@ from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
-from fsdpfuzz.case.units.replicated import belongs_to
+from fsdpfuzz.case.units.replicas import belongs_to
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
 from fsdpfuzz.case.units.use_orig_params import is_flat
 from fsdpfuzz.case.wrap import Fsdp1Unit

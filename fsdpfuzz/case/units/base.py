@@ -11,6 +11,8 @@ import msgspec
 from fsdpfuzz.case.base import default_of
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler, one
 from fsdpfuzz.case.recipe import Value
+from fsdpfuzz.case.units.replicas import is_replica
+from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -31,6 +33,8 @@ class Option(Dimension):
     """The names in ``fsdp_config`` of accelerate that `configured` reads."""
     by_policy: ClassVar[bool] = True
     """Whether a policy can give it to one unit alone; else all units get the root's."""
+    of_shards: ClassVar[bool] = False
+    """Whether ``fully_shard`` alone takes it, and not ``replicate``."""
 
     def __init__(self) -> None:
         self.features: Mapping[str, Feature] = {self.name: self.feature}  # type: ignore[misc]
@@ -98,7 +102,12 @@ class Option(Dimension):
         """Each unit that the plan lists."""
         units: tuple[Unit, ...] = a.plan.units
         for i, unit in enumerate(units):
-            self.check_unit(a, unit, f"$.plan.units[{i}].{self.name}")
+            at = f"$.plan.units[{i}].{self.name}"
+            if self.of_shards and is_replica(unit):
+                value = getattr(unit, self.name)
+                if value != self.default(unit):
+                    raise CaseError(f"fully_shard alone takes {self.needed(value)}", path=at)
+            self.check_unit(a, unit, at)
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """PyTorch's default in all units, then in one of several."""

@@ -21,6 +21,7 @@ class Grouped(Listing):
     """The modules of a unit beside the one that it is named after: ``fully_shard([a, b])``."""
 
     name = "grouped"
+    of_shards: ClassVar[bool] = True
     feature: ClassVar[Feature] = Feature(
         about="on when several modules are one unit (fsdp2 only)",
         group="Wrapping",

@@ -10,7 +10,7 @@ from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.recipe import Do, Inside, Items, Value, call
 from fsdpfuzz.case.sides import unit_module
 from fsdpfuzz.case.units.listing import Listing, shown
-from fsdpfuzz.case.units.replicated import belongs_to
+from fsdpfuzz.case.units.replicas import belongs_to
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:

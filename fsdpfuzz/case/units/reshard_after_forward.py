@@ -9,7 +9,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.case.units.base import Option
-from fsdpfuzz.case.units.replicated import is_replica
+from fsdpfuzz.case.units.replicas import is_replica
 from fsdpfuzz.case.units.sharding import shards
 from fsdpfuzz.errors import CaseError
 
@@ -31,6 +31,7 @@ class ReshardAfterForward(Option):
     """Whether parameters are freed after forward, or kept on groups of that many ranks."""
 
     name = "reshard_after_forward"
+    of_shards: ClassVar[bool] = True
     configured_by: ClassVar[tuple[str, ...]] = ("fsdp_reshard_after_forward",)
     feature: ClassVar[Feature] = Feature(
         about="default, on, off, int, mixed (fsdp2 only)",

@@ -52,6 +52,7 @@ class ShardPlacement(Listing):
     """The dimensions along which parameters are sharded."""
 
     name = "shard_placement"
+    of_shards: ClassVar[bool] = True
     early: ClassVar[bool] = True
     feature: ClassVar[Feature] = Feature(
         about="off, rows (the first dimension by name), other, negative, mixed: what placements "

@@ -9,7 +9,7 @@ from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.recipe import Global, Value, Variable, call
 from fsdpfuzz.case.tensor_parallel import data_ranks
 from fsdpfuzz.case.units.base import Option
-from fsdpfuzz.case.units.replicated import is_replica
+from fsdpfuzz.case.units.replicas import is_replica
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:

@@ -289,6 +289,7 @@ SELDOM = {
     "cut_output",
     "empty_parameter",
     "own_state",
+    "replicated",
     "sequence_parallel",
     "stepped_whole",
     "transposed",
