@@ -375,7 +375,7 @@ class _Follower:
             self._state[path] = EITHER
 
     def _root(self, path: str) -> str:
-        return belongs_to(self._now, path) or path
+        return belongs_to(self._now, path)
 
     def _gather(self, path: str, *, from_all: bool = False) -> str:
         a, unit = self._now, self._now.options[path]

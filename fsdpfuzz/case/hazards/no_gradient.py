@@ -213,7 +213,7 @@ def saved_while_whole(a: Anatomy, path: str) -> bool:
     """
     if path not in kept_whole(a):
         return False
-    root = belongs_to(a, path) or path
+    root = belongs_to(a, path)
     for rank in a.telling_ranks:
         whole = reached = False
         for _, op, now in a.situations(rank):

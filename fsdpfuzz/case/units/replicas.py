@@ -44,6 +44,7 @@ def roots_of(options: Mapping[str, Unit]) -> tuple[str, ...]:
     return tuple(path for path in options if not any(belongs(path, outer) for outer in options))
 
 
-def belongs_to(a: Anatomy, path: str) -> str | None:
+def belongs_to(a: Anatomy, path: str) -> str:
     """The root that the unit at ``path`` belongs to, or is."""
-    return innermost(path, frozenset(a.roots))
+    root = innermost(path, frozenset(a.roots))
+    return path if root is None else root
