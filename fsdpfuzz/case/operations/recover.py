@@ -82,7 +82,10 @@ class Recover(Raising, tag="recover", frozen=True, kw_only=True):
         else:
             caught = call("steps.interrupt.interrupted", module, self.when == "end")
             yield With(context=caught, body=(Do(call=run),))
-        yield Do(call=call(f".{METHOD}", MODEL), who="fsdp")
+        # One call for each: what is sharded within a replicated unit has a state of its own.
+        for path in a.roots:
+            root = Inside("model", path) if path else MODEL
+            yield Do(call=call(f".{METHOD}", root), who="fsdp")
         yield Do(call=call(".zero_grad", MODEL))
         lowering.reduced = False
 

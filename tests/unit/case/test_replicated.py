@@ -27,6 +27,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.communication import Communication
 from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.operations.recover import Recover
 from fsdpfuzz.case.parallel import Parallel
 from fsdpfuzz.case.tensor_parallel import TensorParallel
 from fsdpfuzz.case.units import Placement
@@ -143,6 +144,23 @@ def test_roots_within_each_other_are_told_of_their_own_units_alone() -> None:
     script = render(given, None, Context())
     assert script.count("set_all_reduce_hook(") == 3
     assert script.count("set_modules_to_forward_prefetch(") == 1
+
+
+def test_each_root_starts_over() -> None:
+    given = case(replica(""), sharded("0"), program=(Recover(), Forward(), Backward()))
+    check(given)
+    script = render(given, None, Context())
+    assert "model.reset_iter_state()" in script
+    assert "model[0].reset_iter_state()" in script
+
+
+def test_what_comes_before_in_backward_is_of_one_root() -> None:
+    """The root manages nothing that is reduced, and so parts nothing of what lies in it."""
+    early = ("all_gather float32 6", "reduce_scatter float32 10")
+    (_, back) = traffic(anatomy(case(sharded(""), sharded("0"), sharded("1"))), 0).values()
+    assert early in back.early
+    (_, back) = traffic(anatomy(case(replica(""), sharded("0"), sharded("1"))), 0).values()
+    assert back.early == ()
 
 
 def numbers(given: CaseSpec) -> list[dict[str, str]]:
