@@ -12,6 +12,7 @@ from fsdpfuzz.case import (
     Checkpoint,
     Dense,
     Embedding,
+    EncoderLayer,
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
@@ -77,6 +78,8 @@ def test_units_and_reentrant_wrappers_go_with_it_and_nothing_that_takes_it_apart
             "keyword arguments",
         ),
         (case(policy("module_classes", classes=("linear",))), "called as a whole"),
+        # PyTorch's layers have one of their own.
+        (case(classes, model=Sequential(children=(EncoderLayer(),))), "called as a whole"),
         (case(program=(Forward(target=AT, grad=False), *ONCE)), AT),
         (case(fsdp2("", "1.inner.out_proj")), "out_proj"),
     ):
