@@ -48,6 +48,7 @@ Area = Literal[
     "optimizer state",
     "dcp",
     "clipping",
+    "gradient scaling",
     "execution order",
     "memory tracker",
     "meta initialisation",

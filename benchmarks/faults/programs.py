@@ -10,6 +10,7 @@ FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataPara
 STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState."
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
 GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup."
+SCALER1 = "torch.distributed.fsdp.sharded_grad_scaler:ShardedGradScaler."
 _GATHERED = (
     "_unshard_params_for_summon(self, self, writeback=True, rank0_only=False, "
     "offload_to_cpu=False, with_grads=False)"
@@ -151,5 +152,49 @@ FAULTS = (
         "resharding",
         "fsdp2",
         Edit(GROUP + "_reset_iter_state", "self._to_sharded()", "pass"),
+    ),
+    fault(
+        "fsdp1_overflow_of_one_rank",
+        "each rank skips a step by the overflows of its own shards",
+        "gradient scaling",
+        "fsdp1",
+        Edit(
+            SCALER1 + "unscale_",
+            "dist.all_reduce(found_inf, async_op=True, group=self.process_group)",
+            "dist.barrier(async_op=True)",
+        ),
+    ),
+    fault(
+        "fsdp1_scale_grows_early",
+        "the scale of gradients is doubled after one step",
+        "gradient scaling",
+        "fsdp1",
+        Edit(
+            SCALER1 + "_amp_update_scale_cpu_",
+            "successful == self._growth_interval",
+            "successful >= 1",
+        ),
+    ),
+    fault(
+        "fsdp2_overflow_of_one_rank",
+        "each rank skips a step by the overflows of its own shards",
+        "gradient scaling",
+        "fsdp2",
+        Edit(
+            "torch.distributed.tensor._dispatch:found_inf_reduce_handler",
+            "target_tensor.copy_(found_inf)",
+            "pass",
+        ),
+    ),
+    fault(
+        "scaler_loads_no_growth",
+        "a scaler that loads a state counts its steps anew",
+        "gradient scaling",
+        "both",
+        Edit(
+            "torch.amp.grad_scaler:GradScaler.load_state_dict",
+            "self._init_growth_tracker = cast(int, state_dict['_growth_tracker'])",
+            "pass",
+        ),
     ),
 )

@@ -10,6 +10,7 @@ from fsdpfuzz.case.divide_factor import DivideFactorDimension
 from fsdpfuzz.case.finalization import FinalizationDimension
 from fsdpfuzz.case.forward_methods import ForwardMethodsDimension
 from fsdpfuzz.case.freezing import FreezingDimension
+from fsdpfuzz.case.grad_scaler import GradScalerDimension
 from fsdpfuzz.case.hazards import HAZARDS
 from fsdpfuzz.case.inputs import InputsDimension
 from fsdpfuzz.case.keep_unsharded_storage import KeepUnshardedStorageDimension
@@ -62,6 +63,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     KeywordInputDimension(),
     TensorParallelDimension(),
     StridesDimension(),
+    GradScalerDimension(),
     *HAZARDS,
 )
 DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))

@@ -13,6 +13,7 @@ from fsdpfuzz.case.communication import hooked
 from fsdpfuzz.case.divide_factor import followed
 from fsdpfuzz.case.finalization import finished
 from fsdpfuzz.case.flow import Situation
+from fsdpfuzz.case.grad_scaler import scaler_made_again, scaler_of
 from fsdpfuzz.case.keyword_input import named
 from fsdpfuzz.case.lacking import graded_together, may_lack_grads
 from fsdpfuzz.case.loss import output_of
@@ -119,6 +120,7 @@ class Lowering:
         for statement in self._wrapped(self.shard):
             if statement.who != "reference":
                 yield replace(statement, who="fsdp")
+        yield from scaler_made_again(self.a)
         now = self._now()
         for value, names in now.changed(self.a.frozen):
             if names:
@@ -316,6 +318,7 @@ class Lowering:
             yield Do(call=call(own.function("load"), MODEL, call(".copy", weights)), who="fsdp")
         yield from followed(self.a)
         yield from hooked(self.a)
+        yield from scaler_of(self.a)
         if most_pending(self._first.case) > 1:
             yield Do(call=Items("list", ()), into=(Variable("pending"),))
         tracked = "mem_tracker" in case.probes

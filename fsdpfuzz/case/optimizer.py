@@ -247,7 +247,7 @@ def lacks_gradients(a: Anatomy) -> tuple[str, ...]:
     sometimes = {
         p.fqn for p in a.distinct if not p.used or any(within(p.fqn, path) for path in a.optional)
     }
-    for _, op, now, graded in _surely_graded(a):
+    for _, op, now, graded in surely_graded(a):
         if op.steps_optimizer:
             trained = {p.fqn for p in a.distinct if now.requires_grad(p.fqn)}
             found |= trained - (graded - sometimes)
@@ -334,7 +334,7 @@ def _without_state(a: Anatomy) -> Iterator[tuple[OperationBase, frozenset[str], 
     """
     stepped: set[str] = set()
     left: set[str] = set()
-    for i, op, now, graded in _surely_graded(a):
+    for i, op, now, graded in surely_graded(a):
         if op.steps_optimizer and _keeps_state(a):
             stepped |= graded
         if op.names_state():
@@ -347,7 +347,7 @@ def _without_state(a: Anatomy) -> Iterator[tuple[OperationBase, frozenset[str], 
         left = now.graded.difference(a.case.held_out)
 
 
-def _surely_graded(a: Anatomy) -> Iterator[tuple[int, Op, Situation, set[str]]]:
+def surely_graded(a: Anatomy) -> Iterator[tuple[int, Op, Situation, set[str]]]:
     """Each operation, and the parameters that have a gradient by then on every rank."""
     graded: set[str] = set()
     targets: list[str] = []

@@ -172,6 +172,7 @@ class Recipe:
 
 MODEL = Variable("model")
 OPTIMIZER = Variable("optimizer")
+SCALER = Variable("scaler")
 
 
 def call(function: str | Variable | Inside, *args: Value, **options: Value) -> Call:

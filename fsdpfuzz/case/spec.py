@@ -13,6 +13,7 @@ from fsdpfuzz.case.debug_level import DebugLevel
 from fsdpfuzz.case.dimension import Api
 from fsdpfuzz.case.divide_factor import DivideFactor
 from fsdpfuzz.case.finalization import Finalization
+from fsdpfuzz.case.grad_scaler import GradScaler
 from fsdpfuzz.case.inputs import Inputs
 from fsdpfuzz.case.loss import Loss
 from fsdpfuzz.case.mem_tracker import Probe
@@ -74,6 +75,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """What is cut over one axis of ranks before units are sharded over the other (fsdp2)."""
     keyword_input: bool = False
     """What the program calls gets its input by keyword: ``model(x=x)``."""
+    grad_scaler: GradScaler | None = None
+    """What losses and steps go through; None for nothing."""
 
     @property
     def api(self) -> Api:

@@ -17,6 +17,7 @@ from fsdpfuzz.invariants.clip import CLIP
 from fsdpfuzz.invariants.collectives import COLLECTIVES
 from fsdpfuzz.invariants.evidence import Evidence
 from fsdpfuzz.invariants.full_params import FULL_PARAMS
+from fsdpfuzz.invariants.grad_scaler import GRAD_SCALER
 from fsdpfuzz.invariants.hooks import HOOKS
 from fsdpfuzz.invariants.memory import MEMORY
 from fsdpfuzz.invariants.optim_state import OPTIM
@@ -45,6 +46,7 @@ REGISTRY: dict[str, Invariant] = _by_name(
         *ORDER,
         *AGREEMENT,
         *CLIP,
+        *GRAD_SCALER,
         *FULL_PARAMS,
         *OPTIM,
         *TRANSFER,

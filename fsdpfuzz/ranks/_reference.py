@@ -33,6 +33,7 @@ from fsdpfuzz.case import (
     most_pending,
     reference_recomputes,
 )
+from fsdpfuzz.case.operations.overflow import overflown
 from fsdpfuzz.expect import HEADROOM, STABLE
 from fsdpfuzz.ranks._buffers import buffers_of
 from fsdpfuzz.ranks._compare import Baseline, Values, baselines_of, entries_of, floor_of
@@ -100,11 +101,11 @@ class Recorder:
         """Keeps what FSDP will be compared with."""
         request, trace = self._a.case.program[op], self.trace
         finished = self._passes.after(op, variables)
-        trace.sizes[op] = self._size(variables, finished)
+        if op not in overflown(self._a.case):
+            trace.sizes[op] = self._size(variables, finished)
         if isinstance(request, Forward):
             trace.losses.append(variables["loss"].detach())
-            # Not copied, as values that an optimizer steps are: nothing writes into an output any
-            # more.
+            # Not copied, unlike what an optimizer steps: nothing writes into an output any more.
             trace.outputs.append(variables["output"].detach())
         elif request.gives_gradients:
             for item in finished:

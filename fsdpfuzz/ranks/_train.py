@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Set
 
 import msgspec
 import torch
@@ -20,6 +21,7 @@ from fsdpfuzz.case import (
     variant_of,
     within,
 )
+from fsdpfuzz.case.operations.overflow import incomparable
 from fsdpfuzz.expect import same_arithmetic
 from fsdpfuzz.observations import Comparison, RankReport, Subject
 from fsdpfuzz.ranks._buffers import buffers_of
@@ -62,7 +64,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         pattern = Likeness(shapes) if case.twins else None
         counting = recomputed_counters(a)
         subject, work_here = _observe("case", a, reference, env, pattern, counting)
-        subjects.append(_until(left, subject))
+        subjects.append(_until(left, subject, incomparable(case)))
         work += work_here
         # After the case: each is compared with what the case left in ``pattern``.
         for variant in case.twins:
@@ -73,7 +75,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
             subject, work_here = _observe(
                 variant.name, run, reference, env, likeness, unsettled, apart
             )
-            subjects.append(_until(left, subject))
+            subjects.append(_until(left, subject, incomparable(case)))
             work += work_here
     except RuntimeError as error:
         if not _refuses(case, left, error):
@@ -170,12 +172,14 @@ def _refuses(case: CaseSpec, left: int, error: RuntimeError) -> bool:
     return left <= next(asked, -1)
 
 
-def _until(left: int, subject: Subject) -> Subject:
-    """The subject without what says nothing: comparisons from an operation on."""
+def _until(left: int, subject: Subject, silent: Set[int] = frozenset()) -> Subject:
+    """The subject without what says nothing: from an operation on, and of some others."""
+
+    def told(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
+        return tuple(c for c in comparisons if c.op < left and c.op not in silent)
+
     return msgspec.structs.replace(
-        subject,
-        comparisons=tuple(c for c in subject.comparisons if c.op < left),
-        against_case=tuple(c for c in subject.against_case if c.op < left),
+        subject, comparisons=told(subject.comparisons), against_case=told(subject.against_case)
     )
 
 

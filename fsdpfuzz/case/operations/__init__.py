@@ -20,6 +20,7 @@ from fsdpfuzz.case.operations.interrupt import Interrupt
 from fsdpfuzz.case.operations.learning_rate import LearningRate
 from fsdpfuzz.case.operations.mode import Mode
 from fsdpfuzz.case.operations.optim_state import OptimState
+from fsdpfuzz.case.operations.overflow import Overflow
 from fsdpfuzz.case.operations.rebuild import Rebuild
 from fsdpfuzz.case.operations.recover import Recover
 from fsdpfuzz.case.operations.requires_grad import RequiresGrad
@@ -28,7 +29,9 @@ from fsdpfuzz.case.operations.reshard import Reshard
 from fsdpfuzz.case.operations.state_dict import StateDict
 from fsdpfuzz.case.operations.step import Step
 from fsdpfuzz.case.operations.transfer import Transfer
+from fsdpfuzz.case.operations.unscale import Unscale
 from fsdpfuzz.case.operations.unshard import Unshard
+from fsdpfuzz.case.operations.update_scale import UpdateScale
 from fsdpfuzz.case.operations.zero_grad import ZeroGrad
 
 Op = (
@@ -54,6 +57,9 @@ Op = (
     | Transfer
     | LearningRate
     | Recover
+    | Unscale
+    | UpdateScale
+    | Overflow
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -77,6 +83,7 @@ __all__ = [
     "Op",
     "OperationBase",
     "OptimState",
+    "Overflow",
     "Progress",
     "Rebuild",
     "Recover",
@@ -86,6 +93,8 @@ __all__ = [
     "StateDict",
     "Step",
     "Transfer",
+    "Unscale",
     "Unshard",
+    "UpdateScale",
     "ZeroGrad",
 ]

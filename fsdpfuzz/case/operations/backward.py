@@ -13,7 +13,7 @@ from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.forward import Forward, most_pending
 from fsdpfuzz.case.paths import within
-from fsdpfuzz.case.recipe import Do, Statement, Variable, call
+from fsdpfuzz.case.recipe import SCALER, Do, Statement, Variable, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -76,6 +76,10 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
             yield Do(call=call("steps.backward.total", pending), into=(loss,))
             yield Do(call=call(".clear", pending))
         yield from lowering.before_backward()
+        if lowering.a.case.grad_scaler is not None:
+            scaled = Variable("scaled_loss")
+            yield Do(call=call(".scale", SCALER, loss), into=(scaled,))
+            loss = scaled
         function = ".backward"
         if may_lack_backward(lowering.a):
             function = "steps.backward.if_required"

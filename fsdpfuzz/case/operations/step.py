@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.optimizer import goes_through
-from fsdpfuzz.case.recipe import OPTIMIZER, Do, Statement, call
+from fsdpfuzz.case.recipe import OPTIMIZER, SCALER, Do, Statement, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ class Step(OperationBase, tag="step", frozen=True, kw_only=True):
             raise CaseError("step without an optimizer", path=at)
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
-        """The optimizer's own."""
+        """The optimizer's own, or the scaler's, which may skip it."""
         if goes_through(lowering.a):
-            yield Do(call=call(".step", OPTIMIZER))
+            scaled = lowering.a.case.grad_scaler is not None
+            yield Do(call=call(".step", *((SCALER,) if scaled else ()), OPTIMIZER))
 
     def words(self) -> str:
         """Its name."""

@@ -57,6 +57,8 @@ class CpuOffload(Option):
         offloaded = not a.fsdp1 and any(getattr(unit, self.name) for unit in a.options.values())
         if offloaded and any(op.joins_gradients for op in a.case.program):
             return "FSDP2 clips offloaded gradients by collectives on the CPU"
+        if offloaded and a.case.grad_scaler is not None:
+            return "FSDP2 looks for overflows of offloaded gradients by collectives on the CPU"
         # ``_validate_cpu_offload_params`` in fsdp/_fully_shard/_fsdp_param_group.py.
         if offloaded and a.case.meta_init is not None:
             return "FSDP2 wants offloaded parameters materialised on the CPU"

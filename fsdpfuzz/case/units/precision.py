@@ -312,6 +312,12 @@ def cast_buffer(a: Anatomy, fqn: str) -> Dtype | None:
     return precision.buffer if precision is not None and cast else None
 
 
+def names_dtype(plan: Plan, name: str) -> bool:
+    """Whether any unit is given a dtype, for whatever."""
+    given = [unit.precision for unit in plan.units if unit.precision is not None]
+    return any(name in (p.param, p.reduce, p.buffer, p.output) for p in given)
+
+
 def computed_in(unit: Unit) -> Dtype | None:
     """The dtype in which a unit gathers its parameters and computes, where it says so."""
     return None if unit.precision is None else unit.precision.param

@@ -288,12 +288,14 @@ def test_saved_cases_have_values_that_are_listed(name: str) -> None:
 SELDOM = {
     "cut_output",
     "empty_parameter",
+    "grad_scaler",
     "own_state",
     "replicated",
     "sequence_parallel",
     "stepped_whole",
     "transposed",
     "unrestored",
+    "unscaled",
 }
 """Features with values that are too seldom drawn to be met with each value of the others."""
 OPEN = {"checkpoint", "steps", "variants", *SELDOM}

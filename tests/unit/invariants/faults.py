@@ -25,7 +25,8 @@ from fsdpfuzz.case import (
     Variant,
     anatomy,
 )
-from fsdpfuzz.case.operations import Clip, FullParams, OptimState, Transfer
+from fsdpfuzz.case.grad_scaler import GradScaler
+from fsdpfuzz.case.operations import Clip, FullParams, OptimState, Transfer, UpdateScale
 from fsdpfuzz.expect import grad_bytes, managed_bytes, shard_bytes, waiting_bytes
 from fsdpfuzz.invariants import ORDER_ERROR, ORDER_WARNING
 from fsdpfuzz.observations import (
@@ -121,6 +122,9 @@ _CLIPPED = msgspec.structs.replace(
 )
 _NORM = comparison(quantity="result", name="total_norm", op=2)
 _READ = msgspec.structs.replace(CASE, program=(*CASE.program, FullParams()))
+_SCALED = msgspec.structs.replace(
+    CASE, program=(*CASE.program, UpdateScale()), grad_scaler=GradScaler()
+)
 _TRANSFERRED = msgspec.structs.replace(CASE, program=(*CASE.program, Transfer()))
 _KEPT = msgspec.structs.replace(CASE, program=(*CASE.program, OptimState()))
 _WAITING = msgspec.structs.replace(
@@ -140,11 +144,11 @@ _A, _T = anatomy(CASE), anatomy(_TRACKED)
 _AT_BACKWARD = (UnitState(op=1, unsharded=()),)
 
 
-def _of_results(case: CaseSpec, name: str) -> Fault:
+def _of_results(case: CaseSpec, name: str, invariant: str = "") -> Fault:
     """What the last operation gives of a parameter is off."""
     given = comparison(quantity="result", name=name, op=len(case.program) - 1)
     wrong = msgspec.structs.replace(given, error=1e-3)
-    key = f"{name.partition('[')[0]}/mismatch/fsdp2"
+    key = f"{invariant or name.partition('[')[0]}/mismatch/fsdp2"
     return _subject(key, case, subject(comparisons=(given,)), subject(comparisons=(wrong,)))
 
 
@@ -263,6 +267,7 @@ FAULTS: dict[str, Fault] = {
         subject(comparisons=(_NORM,)),
         subject(comparisons=(msgspec.structs.replace(_NORM, error=1e-3),)),
     ),
+    "grad_scale": _of_results(_SCALED, "scale[scaler].scale", "grad_scale"),
     "full_params": _of_results(_READ, "full_params[0.weight]"),
     "transferred": _of_results(_TRANSFERRED, "transferred[0.weight]"),
     "optim_state": _of_results(_KEPT, "optim_state[0.weight].momentum_buffer"),

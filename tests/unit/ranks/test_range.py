@@ -87,6 +87,8 @@ def test_what_comes_later_is_not_compared() -> None:
     assert [c.op for c in kept.comparisons] == [0, 1]
     assert [c.op for c in kept.against_case] == [1]
     assert _until(NEVER, subject) == subject
+    assert [c.op for c in _until(NEVER, subject, {1}).comparisons] == [0, 2]
+    assert [c.op for c in _until(NEVER, subject, {1}).against_case] == [3]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+"""A gradient that is no longer finite, on the rank that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import ParameterName
+from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.forward import calls_below_the_root
+from fsdpfuzz.case.optimizer import surely_graded
+from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.recipe import Do, Statement, Variable, call
+from fsdpfuzz.case.tensor_parallel import cut_dims
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.lowering import Lowering
+    from fsdpfuzz.case.spec import CaseSpec
+
+
+class Overflow(OperationBase, tag="overflow", frozen=True, kw_only=True):
+    """``parameter.grad *= inf``, once gradients are reduced: as a reduction may overflow.
+
+    Of what is sharded on the first rank alone, or with fsdp1's original parameters where the
+    parameter lies. All ranks have to skip the step, or none.
+    """
+
+    needs_reduced: ClassVar[bool] = True
+
+    parameter: ParameterName
+
+    def check(self, a: Anatomy, progress: Progress, at: str) -> None:
+        """Of one that has a gradient; the rest `check_overflows` sees to."""
+        check_names((self.parameter,), a.by_fqn, f"{at}.parameter", "parameter")
+        if progress.pending or not progress.reduced:
+            raise CaseError("overflow where gradients are not reduced", path=at)
+
+    def steps(self, lowering: Lowering) -> Iterator[Statement]:
+        """On the tensor that the model showed when it was wrapped."""
+        a, named = lowering.a, Variable("named")
+        own = a.canonical(self.parameter)
+        whole = call("steps.grad_scaler.overflow", named, own)
+        (held,) = lowering.held_in((own,))
+        if not a.fsdp1:
+            yield Do(call=call("steps.grad_scaler.overflow_first", named, held), who="fsdp")
+        else:
+            # A flat parameter has elements on the first rank, another one on some rank.
+            how, ranks = ("overflow", (0,)) if held != own else ("overflow_here", None)
+            here = call(f"steps.grad_scaler.{how}", named, held)
+            yield Do(call=here, who="fsdp", ranks=ranks)
+        yield Do(call=whole, who="reference")
+
+    def words(self) -> str:
+        """``overflow of the gradient of 0.weight``."""
+        return f"overflow of the gradient of {self.parameter}"
+
+
+@lru_cache(maxsize=64)
+def overflown(case: CaseSpec) -> frozenset[int]:
+    """Operations after which some gradients are not finite."""
+    found, beyond = set(), False
+    for i, op in enumerate(case.program):
+        beyond = isinstance(op, Overflow) or (beyond and not op.clears_gradients)
+        if beyond:
+            found.add(i)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=64)
+def incomparable(case: CaseSpec) -> frozenset[int]:
+    """Those of them that leave or give nothing but what comes of these gradients."""
+    program = case.program
+    return frozenset(i for i in overflown(case) if "grad" in program[i].compared)
+
+
+def overflow_apart(a: Anatomy) -> bool:
+    """Whether the first gradient is not sharded over all ranks over which that one is (fsdp2)."""
+    if a.fsdp1:
+        return False
+    cut = {name for name, dim in cut_dims(a).items() if dim is not None}
+    for i, op, _, graded in surely_graded(a):
+        if isinstance(op, Overflow) and a.canonical(op.parameter) in cut:
+            first = next(p.fqn for p in a.at(i).distinct if p.fqn in stepped(a, graded))
+            if first not in cut:
+                return True
+    return False
+
+
+def check_overflows(a: Anatomy) -> None:
+    """:class:`CaseError` where more comes of it than a step that is skipped."""
+    program = a.case.program
+    for i, op, _, graded in surely_graded(a):
+        if not isinstance(op, Overflow):
+            continue
+        at = f"$.program[{i}]"
+        name = a.canonical(op.parameter)
+        if name not in stepped(a, graded) or calls_below_the_root(program):
+            raise CaseError("nobody knows that the optimizer has that gradient", path=at)
+        if a.at(i).owners[name] is None:
+            raise CaseError("each rank would look for itself at what no unit manages", path=at)
+        _check_what_follows(program[i + 1 :], at)
+        if any(op.saves_optimizer or op.names_state() or op.stores for op in program[i:]):
+            # What has state hangs on the steps that are taken.
+            raise CaseError("an overflow before the optimizer is saved", path=at)
+
+
+def _check_what_follows(program: tuple[OperationBase, ...], at: str) -> None:
+    stepped = False
+    for op in program:
+        if op.clears_gradients:
+            break
+        stepped |= op.steps_optimizer
+        if op.steps_optimizer or op.kind() == "update_scale" or op.scales_rate != 1.0:
+            continue
+        if "grad" not in op.compared or stepped or op.may_refuse(_NON_FINITE):
+            words = f"{op.kind()} while gradients are not finite"
+            raise CaseError(words, path=at)
+    if not stepped:
+        raise CaseError("an overflow that no step meets", path=at)
+
+
+_NON_FINITE = "The total norm is non-finite, so it cannot be clipped"
+
+
+def stepped(a: Anatomy, graded: Set[str]) -> Set[str]:
+    """Parameters of which the optimizer has a gradient, in the plain model as well.
+
+    One that is not used has one beside others in a flat parameter alone.
+    """
+    used = {
+        p.fqn
+        for p in a.distinct
+        if p.used and not any(within(p.fqn, path) for path in (*a.optional, *a.cut_off))
+    }
+    return (graded & used) - set(a.canonical_names(a.case.held_out))
