@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from fsdpfuzz.case import anatomy
-from fsdpfuzz.case.operations.transfer import Transfer, takes_optimizer
+from fsdpfuzz.case.operations.transfer import Transfer, refused_into, takes_optimizer
 from fsdpfuzz.strategies.operations.program import Program
 from fsdpfuzz.strategies.operations.rebuild import may_store
 from fsdpfuzz.strategies.operations.step import gaps_after_a_step
@@ -30,7 +30,7 @@ def draw(program: Program) -> None:
     sizes = [n for n in range(1, d.case.world_size) if d.case.world_size % n == 0]
     whole = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
     asked = Transfer(
-        into="plain" if any(not p.shape for p in d.a.parameters) else into,
+        into="plain" if refused_into(d.a, into) else into,
         ranks=sizes[which % len(sizes)] if few and sizes else None,
         state=state and bool(stepped) and takes_optimizer(whole),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -85,16 +85,32 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
 @lru_cache(maxsize=64)
 def quiet_with_gradient(a: Anatomy) -> frozenset[str]:
     """Units of which a forward reads no parameter that is trained, though they have gradients."""
+    return frozenset(
+        path for path, used, read, now in _trained_in(a) if used & now.graded and not read
+    )
+
+
+# ``_post_backward_hook`` in fsdp/_runtime_utils.py, which puts the original parameters back.
+@lru_cache(maxsize=64)
+def quiet_and_used_later(a: Anatomy) -> frozenset[str]:
+    """Units of which a forward reads no parameter that is trained, and a later one some."""
     found: set[str] = set()
+    quiet: set[str] = set()
+    for path, _, read, _ in _trained_in(a):
+        found |= quiet & {path} if read else set()
+        quiet |= set() if read else {path}
+    return frozenset(found)
+
+
+def _trained_in(a: Anatomy) -> Iterator[tuple[str, Set[str], Set[str], Situation]]:
+    """The units that each forward calls: what of them is trained, and what of that is read."""
     for i, op, now in a.situations(0) if a.numbered else ():
         if isinstance(op, Forward) and op.grad:
             b = a.at(i)
             called = {call.path for call in b.calls(op, now)}
             for path in called.intersection(b.units):
-                used = [p.fqn for p in b.owned[path] if p.used and now.trained[p.fqn]]
-                if now.graded.intersection(used) and not any(b.on_path(n, called) for n in used):
-                    found.add(path)
-    return frozenset(found)
+                used = {p.fqn for p in b.owned[path] if p.used and now.trained[p.fqn]}
+                yield path, used, {n for n in used if b.on_path(n, called)}, now
 
 
 # ``_finalize_params`` in fsdp/_runtime_utils.py leaves all as it is where a backward does not
@@ -280,6 +296,12 @@ class NoGradientDimension(Hazard):
             group="Training",
             values=ON,
         ),
+        "quiet_at_first": Feature(
+            about="on when a forward calls the unit and leaves out all of its parameters that are "
+            "trained, and a later one reads some",
+            group="Training",
+            values=ON,
+        ),
         "left_unreduced": Feature(
             about="on when gradients of the unit wait for their reduction, and the backward that "
             "reduces gives it none",
@@ -325,6 +347,7 @@ class NoGradientDimension(Hazard):
         yield "gradient", on(bool(a.owned[path]) and path not in units_without_gradient(a))
         yield "quiet", units_called_without_gradient(a).get(path, "off")
         yield "quiet_graded", on(path in quiet_with_gradient(a))
+        yield "quiet_at_first", on(path in quiet_and_used_later(a))
         yield "left_unreduced", on(path in left_unreduced(a))
         yield "reduced_again", on(path in reduced_again(a))
         if a.fsdp1:

@@ -18,6 +18,7 @@ from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.operations.state_dict import state_step
 from fsdpfuzz.case.optimizer import makes_steps
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.strides import transposed
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
             raise CaseError("nobody knows how else an imported model is made", path=at)
         if self.ranks is not None and a.case.world_size % self.ranks:
             raise CaseError("groups of ranks have one size", path=f"{at}.ranks")
-        if self.into != "plain" and any(not p.shape for p in a.parameters):
-            raise CaseError("a 0-dim parameter cannot be sharded", path=f"{at}.into")
+        if refused := refused_into(a, self.into):
+            raise CaseError(refused, path=f"{at}.into")
         if self.state and not takes_optimizer(a):
             raise CaseError(
                 "of an optimizer that has stepped each parameter that requires grad, and no other",
@@ -170,6 +171,15 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
             if program != case.program:
                 words = said.get(name, "the optimizer's state in the checkpoint")
                 yield Simpler(msgspec.structs.replace(case, program=program), words)
+
+
+def refused_into(a: Anatomy, into: str) -> str:
+    """Why a model cannot be wrapped so; empty if it can."""
+    if into != "plain" and any(not p.shape for p in a.parameters):
+        return "a 0-dim parameter cannot be sharded"
+    if into == "fsdp2" and transposed(a):
+        return "fsdp2 cuts none but contiguous parameters"
+    return ""
 
 
 def takes_optimizer(a: Anatomy) -> bool:

@@ -29,6 +29,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.modules import Transposed
 from fsdpfuzz.case.operations.optim_state import OptimState
+from fsdpfuzz.case.operations.transfer import Transfer
 from fsdpfuzz.case.strides import transposed
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce.tree import smaller_models
@@ -76,6 +77,13 @@ def test_fsdp2_refuses_those_that_it_manages() -> None:
     assert names == ["fsdp2_not_contiguous"]
     assert foreseen_rejections(anatomy(case(fsdp2("0", "2")))) == ()
     assert foreseen_rejections(anatomy(case())) == ()
+
+
+def test_a_checkpoint_of_them_is_not_loaded_by_a_model_of_fsdp2() -> None:
+    check(case(program=(Transfer(),)))
+    check(case(program=(Transfer(into="fsdp1"),)))
+    with pytest.raises(CaseError, match="none but contiguous parameters"):
+        check(case(program=(Transfer(into="fsdp2"),)))
 
 
 def test_it_is_kept_as_it_is_and_reduced_to_a_linear_layer() -> None:
