@@ -6,7 +6,8 @@ import sys
 
 from fsdpfuzz.cli._interrupt import Interrupts
 from fsdpfuzz.errors import FsdpFuzzError
-from fsdpfuzz.loop import Job, run, take_over, write_script
+from fsdpfuzz.loop import Job, run, write_script
+from fsdpfuzz.pool import adopt
 from fsdpfuzz.show import spell_out
 
 FAILED = 3
@@ -24,7 +25,7 @@ def job(fd: str, server: str = "") -> int:
         try:
             settings = campaign.settings()
             if server:
-                take_over(server, settings)
+                adopt(server, settings.session.backend, settings.session.python)
             run(
                 settings,
                 interrupts.heeded(campaign.tell),

@@ -55,7 +55,6 @@ from fsdpfuzz.loop._real import real_ports
 from fsdpfuzz.loop._reduction import Reduction, keep_raised
 from fsdpfuzz.loop._run import DIGESTS, Stopped, run
 from fsdpfuzz.loop._scripts import FLAKY_ATTEMPTS, injection_launcher, write_script
-from fsdpfuzz.loop._server import take_over
 from fsdpfuzz.loop._session import Session
 from fsdpfuzz.loop._settings import (
     APIS,
@@ -138,7 +137,6 @@ __all__ = [
     "scope_now",
     "set_scope",
     "summary_document",
-    "take_over",
     "write_json",
     "write_script",
 ]

@@ -38,8 +38,8 @@ from fsdpfuzz.loop._messages import (
 from fsdpfuzz.loop._portions import Portion, Portions
 from fsdpfuzz.loop._processes import JobProcess, job_command
 from fsdpfuzz.loop._run import DIGESTS, Stopped, shares_of, started_with, tell_silent
-from fsdpfuzz.loop._server import lend_to
 from fsdpfuzz.loop._settings import RunSettings
+from fsdpfuzz.pool import lend
 
 JOBS = "jobs"
 """Folder of the jobs' own files, in that of the run."""
@@ -134,9 +134,9 @@ class _Campaign:
         try:
             self._emit(self._started)
             for number, settings in enumerate(self._settings):
-                environment = _environment(number, settings)
+                session, environment = settings.session, _environment(number, settings)
                 # From where the ranks come that have said what this machine can run.
-                lent = None if environment else lend_to(settings)
+                lent = None if environment else lend(session.backend, session.python)
                 try:
                     process = JobProcess(number, settings, self._command, environment, lent)
                 finally:

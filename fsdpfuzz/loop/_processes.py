@@ -12,12 +12,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from fsdpfuzz.errors import one_line
-from fsdpfuzz.forkserver import Lent
 from fsdpfuzz.loop._messages import Answer, Lines, Message, line_of, messages
 from fsdpfuzz.loop._settings import RunSettings
+from fsdpfuzz.pool import Lent, told
 
 OUTPUT = "output.txt"
 """What a job printed, in its folder."""
@@ -58,12 +56,12 @@ class JobProcess:
         self.output = settings.notes / OUTPUT
         self._socket, theirs = socket.socketpair()
         given = (theirs.fileno(),) if lent is None else (theirs.fileno(), lent.control, lent.errors)
-        told = () if lent is None else (msgspec.json.encode(lent).decode(),)
+        word = () if lent is None else (told(lent),)
         # A file, not a pipe: nobody reads it while the job runs, and a full pipe would stop the
         # job. Their end is closed here, so that ours comes to its end with theirs.
         with theirs, self.output.open("wb") as output:
             self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), *told],
+                [*command, str(theirs.fileno()), *word],
                 pass_fds=given,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

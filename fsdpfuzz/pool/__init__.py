@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.forkserver import Interpreter, interpreter_at, own_interpreter
+from fsdpfuzz.forkserver import Interpreter, Lent, interpreter_at, own_interpreter
 from fsdpfuzz.pool._deadline import Deadlines
 from fsdpfuzz.pool._imported import Seen, look_at
+from fsdpfuzz.pool._lent import adopt, lend, told
 from fsdpfuzz.pool._machine import choose_backend, probe_machine
 from fsdpfuzz.pool._pool import Pool
 from fsdpfuzz.pool._signals import sigterm_exits
@@ -13,13 +14,17 @@ from fsdpfuzz.wire import Machine
 __all__ = [
     "Deadlines",
     "Interpreter",
+    "Lent",
     "Machine",
     "Pool",
     "Seen",
+    "adopt",
     "choose_backend",
     "interpreter_at",
+    "lend",
     "look_at",
     "own_interpreter",
     "probe_machine",
     "sigterm_exits",
+    "told",
 ]
