@@ -278,6 +278,10 @@ MESSAGES = {
         "fully_shard doesn't support scalar parameters. Change gain to a 1D tensor with numel "
         "equal to 1."
     ],
+    "fsdp2_not_contiguous": [
+        "FSDP does not support non-contiguous parameters yet: param.shape=torch.Size([2, 2]) "
+        "param.stride()=(1, 2)"
+    ],
     "fsdp2_tie_across_units": [
         "Parameter '1.weight' is shared with a parameter already managed by another FSDP group. "
         "For shared/tied parameters, use fully_shard([module_a, module_b]) to place them"
