@@ -29,8 +29,12 @@ def draw(d: Drawing) -> None:
     # Two axes of several ranks as often as the two meshes that have an axis of one, of which
     # replicas alone are what nobody needs FSDP for.
     shards = d.pick([n for n in sizes for _ in range(1 if n == 1 else 2 if n == size else 3)])
+    # Few where each rank has all: fsdp1 has NO_SHARD for that.
+    whole = d.chance(60)
     if not wanted or d.apart:
         return
+    if shards == 1 and whole and d.a.fsdp1:
+        shards = size
     before = d.case
     mesh = Mesh(replicate=size // shards, shard=shards)
     meshed = over_mesh(before, mesh)

@@ -10,7 +10,7 @@ from fsdpfuzz.strategies.modules.growth import Growth, ModuleStrategy, Slot
 class TransposedStrategy(ModuleStrategy):
     """In place of a linear layer."""
 
-    percent = 12
+    percent = 6
 
     def fits(self, growth: Growth, slot: Slot) -> bool:
         """Behind more than one column."""

@@ -25,7 +25,8 @@ class Replicated(Option):
     """Whether each rank has all of a unit, beside, below or above others that are sharded."""
 
     name = NAME
-    newer: ClassVar[tuple[str, ...]] = (f"{REPLICATE}(mesh)",)
+    # torch 2.10 has a function of that name which takes no mesh of one dimension.
+    newer: ClassVar[tuple[str, ...]] = (f"{REPLICATE.rpartition('.')[0]}._validate_mesh(mesh)",)
     feature: ClassVar[Feature] = Feature(
         about="off, some, across (some, one of them within a sharded unit within another of them), "
         "on: whether units are made by replicate and not by fully_shard (fsdp2 only)",
