@@ -10,8 +10,10 @@ from fsdpfuzz.strategies import FOCUSES, cases
 from tests.unit.strategies.minimal import minimal
 from tests.unit.strategies.sample import sample
 
-BESIDE = ("clear_grad", "learning_rate", "state_dict")
-"""What leaves the other gradients as they are: some set to None, a rate, and what is saved."""
+SCALING = ("overflow", "unscale", "update_scale")
+BESIDE = ("clear_grad", "learning_rate", "state_dict", *SCALING)
+"""What leaves the other gradients as they are: some set to None, a rate, and what is saved; and
+what a gradient scaler has to do with them."""
 
 
 def clips(case: CaseSpec) -> list[Clip]:

@@ -22,10 +22,10 @@ def test_they_are_drawn_on_both_apis_but_seldom() -> None:
         for kind in (Empty, Transposed):
             told[kind.kind(), case.api] += bool(nodes(case, kind))
             assert not nodes(case, kind) or is_sound(case)
-    for api in ("fsdp1", "fsdp2"):
-        assert 0.01 <= told["empty", api] / told["all", api] <= 0.06, told
-    assert 0.02 <= told["transposed", "fsdp1"] / told["all", "fsdp1"] <= 0.08, told
-    # Which refuses it.
+    assert 0.005 <= told["empty", "fsdp1"] / told["all", "fsdp1"] <= 0.03, told
+    assert 0.01 <= told["transposed", "fsdp1"] / told["all", "fsdp1"] <= 0.05, told
+    # Which fails with the one and refuses the other.
+    assert 0.001 <= told["empty", "fsdp2"] / told["all", "fsdp2"] <= 0.01, told
     assert 1 <= told["transposed", "fsdp2"] <= 0.02 * told["all", "fsdp2"], told
 
 
