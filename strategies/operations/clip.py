@@ -11,6 +11,7 @@ from fsdpfuzz.case import Anatomy, anatomy
 from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.case.strides import without_elements
+from fsdpfuzz.case.structure import leaves_out_a_rank
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.backward import after_reductions
@@ -65,12 +66,19 @@ def _drawn(program: Program) -> Clip:
     if own is not None and own.clips:
         return Clip(max_norm=1.0, own=True)
     norm = d.pick(_NORMS)
-    error, few = d.chance(25), d.chance(60)
-    # Where a shard is empty it has no such norm.
-    if norm == "inf" and (without_elements(d.a) or (few and not d.a.fsdp1)):
+    error, few = d.chance(25), d.chance(80)
+    # What is empty has no such norm.
+    if norm == "inf" and (without_elements(d.a) or (few and _has_empty_shards(d.a))):
         norm = 2
     # clip_grad_norm_ of fsdp1 has no error_if_nonfinite.
     return Clip(max_norm=d.pick(_SIZES), norm_type=norm, error_if_nonfinite=error and not d.a.fsdp1)
+
+
+def _has_empty_shards(a: Anatomy) -> bool:
+    """Of fsdp2; where it is told otherwise later, perhaps of fewer."""
+    ranks = a.case.world_size
+    rows = (p.shape[0] for p in a.distinct if p.shape)
+    return not a.fsdp1 and any(leaves_out_a_rank(number, ranks) for number in rows)
 
 
 def _plans(program: Program) -> Iterator[Anatomy]:

@@ -111,7 +111,7 @@ def plain(name: str, value: str) -> bool:
 
 COMMON = 10.0
 """In how many cases two values would meet, were they drawn independently, to count as common."""
-MAX_COMMON, RARE = 20, 0.126
+MAX_COMMON, RARE = 20, 0.128
 """How many such pairs, and which part of the rarer ones that can meet, may be missing from so small
 a sample. In 60,000 draws 93 were missing in all."""
 CORE = (
