@@ -15,7 +15,7 @@ from pathlib import Path
 from fsdpfuzz.errors import one_line
 from fsdpfuzz.loop._messages import Answer, Lines, Message, line_of, messages
 from fsdpfuzz.loop._settings import RunSettings
-from fsdpfuzz.pool import Lent, told
+from fsdpfuzz.pool import Lent, as_argument
 
 OUTPUT = "output.txt"
 """What a job printed, in its folder."""
@@ -56,7 +56,7 @@ class JobProcess:
         self.output = settings.notes / OUTPUT
         self._socket, theirs = socket.socketpair()
         given = (theirs.fileno(),) if lent is None else (theirs.fileno(), lent.control, lent.errors)
-        word = () if lent is None else (told(lent),)
+        word = () if lent is None else (as_argument(lent),)
         # A file, not a pipe: nobody reads it while the job runs, and a full pipe would stop the
         # job. Their end is closed here, so that ours comes to its end with theirs.
         with theirs, self.output.open("wb") as output:

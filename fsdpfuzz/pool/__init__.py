@@ -5,7 +5,7 @@ from __future__ import annotations
 from fsdpfuzz.forkserver import Interpreter, Lent, interpreter_at, own_interpreter
 from fsdpfuzz.pool._deadline import Deadlines
 from fsdpfuzz.pool._imported import Seen, look_at
-from fsdpfuzz.pool._lent import adopt, lend, told
+from fsdpfuzz.pool._lent import adopt, as_argument, lend
 from fsdpfuzz.pool._machine import choose_backend, probe_machine
 from fsdpfuzz.pool._pool import Pool
 from fsdpfuzz.pool._signals import sigterm_exits
@@ -19,6 +19,7 @@ __all__ = [
     "Pool",
     "Seen",
     "adopt",
+    "as_argument",
     "choose_backend",
     "interpreter_at",
     "lend",
@@ -26,5 +27,4 @@ __all__ = [
     "own_interpreter",
     "probe_machine",
     "sigterm_exits",
-    "told",
 ]

@@ -17,11 +17,11 @@ def lend(backend: Backend, python: Interpreter | None = None) -> Lent | None:
 
 
 def adopt(server: str, backend: Backend, python: Interpreter | None = None) -> None:
-    """Has this process's ranks forked by the server that was lent to it, as `told` says it."""
+    """Has the ranks of this process forked by the server that was lent to it."""
     lent = msgspec.json.decode(server, type=Lent)
     ForkServer.adopt(lent, gpus=DEVICES[backend] == "cuda", python=python)
 
 
-def told(lent: Lent) -> str:
-    """A server in a word, for the command line of the process that it is lent to."""
+def as_argument(lent: Lent) -> str:
+    """A server as one argument, on the command line of the process that it is lent to."""
     return msgspec.json.encode(lent).decode()

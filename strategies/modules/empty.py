@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Linear, Node
+from fsdpfuzz.case import Node
 from fsdpfuzz.case.modules.empty import Empty
 from fsdpfuzz.strategies.modules.growth import Growth, ModuleStrategy, Slot
 
@@ -11,12 +11,11 @@ class EmptyStrategy(ModuleStrategy):
     """Anywhere; trained or frozen as others are, in a unit with others or alone."""
 
     percent = 3
+    # Which has no gradient for it, so that hardly anything else is looked at.
+    percent_of_fsdp2 = 1
 
     def draw(self, growth: Growth, slot: Slot) -> Node:
         """Shrinks towards itself: nothing varies."""
-        # fsdp2 has no gradient for it, so that hardly anything else is looked at.
-        if growth.d.chance(75) and growth.d.case.api == "fsdp2":
-            return Linear(out=slot.width, bias=False)
         return Empty()
 
 

@@ -56,6 +56,8 @@ class ModuleStrategy(ABC):
     """Whether other modules lie in it."""
     percent: ClassVar[int] = 50
     """In how many of 100 models the kind may occur at all."""
+    percent_of_fsdp2: ClassVar[int | None] = None
+    """The same for fsdp2, of what that hardly takes; None for as many."""
 
     @abstractmethod
     def draw(self, growth: Growth, slot: Slot) -> Node:
@@ -64,6 +66,11 @@ class ModuleStrategy(ABC):
     def fits(self, growth: Growth, slot: Slot) -> bool:
         """Whether one may stand there."""
         return slot.width != TOKENS
+
+    def percent_for(self, api: str) -> int:
+        """In how many of 100 models of an API."""
+        other = self.percent_of_fsdp2 if api == "fsdp2" else None
+        return self.percent if other is None else other
 
 
 @dataclass(slots=True)
@@ -86,7 +93,7 @@ class Growth:
         for (kind, one), flag in zip(every.items(), self.d.mask(len(every)), strict=True):
             # A flag is set for half of all models; it costs no choice of its own.
             with choosing(kind):
-                if flag if one.percent == 50 else self.d.chance(one.percent):
+                if flag if one.percent == 50 else self.d.chance(one.percent_for(self.d.case.api)):
                     self.allowed[kind] = one
         return self.trained(Slot(width))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Linear, Node
+from fsdpfuzz.case import Node
 from fsdpfuzz.case.modules.transposed import Transposed
 from fsdpfuzz.strategies.modules.growth import Growth, ModuleStrategy, Slot
 
@@ -11,6 +11,8 @@ class TransposedStrategy(ModuleStrategy):
     """In place of a linear layer."""
 
     percent = 6
+    # Which refuses it, so that nothing else is looked at.
+    percent_of_fsdp2 = 1
 
     def fits(self, growth: Growth, slot: Slot) -> bool:
         """Behind more than one column."""
@@ -19,9 +21,6 @@ class TransposedStrategy(ModuleStrategy):
     def draw(self, growth: Growth, slot: Slot) -> Node:
         """Shrinks towards two outputs, without bias."""
         out, bias = max(2, growth.width(slot.out)), growth.d.chance(50)
-        # fsdp2 refuses it, so that nothing else is looked at.
-        if growth.d.chance(88) and growth.d.case.api == "fsdp2":
-            return Linear(out=out, bias=bias)
         return Transposed(out=out, bias=bias)
 
 

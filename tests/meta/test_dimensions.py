@@ -26,7 +26,7 @@ SPREAD = {
     "state_dict": (17, "saved, loaded and compared apart from training, by each API in its way"),
     "zero_grad": (8, "what a rank may hold of gradients hangs on it"),
     "requires_grad": (8, "whether a unit has gradients can change in mid-program"),
-    "linear": (15, "what everything else is reduced to, made of, and drawn around"),
+    "linear": (14, "what everything else is reduced to, made of, and drawn around"),
     "sequential": (12, "what chains are made of, in which pairs of linears are cut over ranks"),
     "embedding": (9, "the one kind that takes tokens; inputs depend on it"),
     "switch": (11, "ranks part in it; see flip"),
