@@ -43,7 +43,10 @@ from fsdpfuzz.case.operations import (
     AverageUnmanaged,
     Clip,
     FullParams,
+    Overflow,
     Rebuild,
+    Unscale,
+    UpdateScale,
 )
 from fsdpfuzz.case.wrap import Unit
 from fsdpfuzz.reduce import neighbours, simpler
@@ -96,6 +99,11 @@ def things(case: CaseSpec, neighbour: CaseSpec) -> set[str]:
         # Strategies that need one go with it, those of rebuilds too, and nothing else.
         assert replanned(case.program) == replanned(neighbour.program)
         return {"mesh"}
+    if "grad_scaler" in fields and fields <= {"grad_scaler", "program"}:
+        # What is asked of it goes with it, and nothing else.
+        told = (Unscale, UpdateScale, Overflow)
+        assert neighbour.program == tuple(o for o in case.program if not isinstance(o, told))
+        return {"grad_scaler"}
     (field,) = fields
     before, after = getattr(case, field), getattr(neighbour, field)
     if field == "plan":
