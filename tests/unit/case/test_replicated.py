@@ -65,7 +65,9 @@ def test_it_goes_into_json_and_names_the_torch_that_it_needs() -> None:
     plain = case(sharded(""), sharded("0"), sharded("1.0"))
     assert digest(plain) != digest(BESIDE)
     assert all("replicated" not in unit for unit in json.loads(encode(plain))["plan"]["units"])
-    assert needs_of_torch(anatomy(BESIDE)) == (f"{REPLICATE}(mesh)",)
+    assert needs_of_torch(anatomy(BESIDE)) == (
+        f"{REPLICATE.rpartition('.')[0]}._validate_mesh(mesh)",
+    )
     assert needs_of_torch(anatomy(plain)) == ()
 
 
