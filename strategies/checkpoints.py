@@ -18,6 +18,7 @@ from fsdpfuzz.case.checkpoints import evaluates, lacks_keywords
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL
 from fsdpfuzz.case.modules.attention import parted
 from fsdpfuzz.case.modules.in_place import changed_views
+from fsdpfuzz.case.modules.side_output import keeping
 from fsdpfuzz.case.policies import finds_root, passed_over
 from fsdpfuzz.strategies.drawing import Drawing
 
@@ -68,11 +69,13 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
     once = not any(op.goes_back_twice for op in a.case.program)
     kinds = (*kinds, "composable") if once and not (a.fsdp1 or reentrant) else kinds
     views = changed_views(a) if reentrant else frozenset[str]()
+    kept = keeping(a)
     paths = [
         p.path
         for p in a.places
         if p.alone
         and p.path not in views
+        and not (reentrant and any(within(path, p.path) for path in kept))
         and (not reentrant or (p.width_in != TOKENS and p.kind != SEVERAL))
     ]
     # A recomputation counts a second time, and what is counted may decide what comes out.

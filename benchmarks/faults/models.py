@@ -66,6 +66,22 @@ FAULTS = (
         ),
     ),
     fault(
+        "fsdp2_unit_without_pre_backward_unreduced",
+        "of a unit that puts out nothing which requires grad the gradients stay unreduced, though "
+        "a layer in it gives the loss something",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(
+            STATE + "_root_post_backward_final_callback",
+            "fsdp_param_group.post_backward()",
+            "reduces, begun = fsdp_param_group.reduce_grads, TrainingState.PRE_BACKWARD\n"
+            "if fsdp_param_group._training_state != begun:\n"
+            "    fsdp_param_group.reduce_grads = False\n"
+            "fsdp_param_group.post_backward()\n"
+            "fsdp_param_group.reduce_grads = reduces",
+        ),
+    ),
+    fault(
         "fsdp2_unit_without_rows_reduced_late",
         "a unit that is called with no rows is reduced when the backward ends: other ranks, which "
         "call it with some, reduce another unit at its place",

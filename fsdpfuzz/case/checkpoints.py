@@ -13,6 +13,7 @@ from fsdpfuzz.case.keyword_input import named
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
 from fsdpfuzz.case.modules.attention import parted
 from fsdpfuzz.case.modules.in_place import changed_views
+from fsdpfuzz.case.modules.side_output import keeping
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.forward import cut_gradients, most_pending
 from fsdpfuzz.case.paths import within
@@ -363,6 +364,10 @@ def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) ->
         # It is a custom Function, whose output may be no view if it is to be changed in place.
         if checkpoint.reentrant and checkpoint.path in changed_views(a):
             text = "autograd changes no view in place that reentrant recomputation puts out"
+            raise CaseError(text, path=f"{at}[{i}]")
+        # Its first forward records nothing, and what its second one keeps comes too late.
+        if checkpoint.reentrant and any(within(path, checkpoint.path) for path in keeping(a)):
+            text = "reentrant recomputation gives no gradients of what a module keeps for the loss"
             raise CaseError(text, path=f"{at}[{i}]")
         if a.imported is not None and checkpoint.by_caller(a):
             text = "an imported model calls its modules itself: use a wrapper"

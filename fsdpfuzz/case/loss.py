@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
-from fsdpfuzz.case.recipe import Call, Value, Variable, call
+from fsdpfuzz.case.modules.side_output import keeping
+from fsdpfuzz.case.recipe import MODEL, Call, Do, Statement, Value, Variable, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -53,8 +54,21 @@ class LossDimension(Dimension):
             yield Simpler(changed, "output.sum() as the loss")
 
 
-def loss_of(a: Anatomy) -> Value:
-    """The loss of ``output``."""
+def forgotten(a: Anatomy) -> Iterator[Statement]:
+    """Before a forward: nothing is kept for the loss that an earlier one left behind."""
+    if keeping(a):
+        yield Do(call=call("steps.modules.side_output.forget", MODEL))
+
+
+def loss_into(a: Anatomy, loss: Variable) -> Iterator[Statement]:
+    """Puts the loss of ``output`` into a variable, with what modules have kept for it."""
+    yield Do(call=_of_output(a), into=(loss,))
+    if keeping(a):
+        both = call("steps.modules.side_output.with_kept", loss, MODEL)
+        yield Do(call=both, into=(loss,))
+
+
+def _of_output(a: Anatomy) -> Value:
     output = Variable("output")
     match a.case.loss:
         case "sum":

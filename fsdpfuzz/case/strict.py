@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -57,11 +58,17 @@ def _instead(data: bytes, kind: Any, reason: str, path: str) -> str:
 def _followed(kind: Any, data: bytes, steps: list[str | int]) -> tuple[list[inspect.Type], Any]:
     """The types that there can be at a path, and the value there."""
     # By the path in msgspec's message: its error has no attribute that says what was expected.
-    types, value = list(_plain(inspect.type_info(kind))), json.loads(data)
+    types, value = list(_plain(_described(kind))), json.loads(data)
     for step in steps:
         types = [inner for outer in _of_tag(types, value) for inner in _inside(outer, step)]
         value = value[step]
     return types, value
+
+
+# msgspec makes it anew each time, which takes a quarter of a second for a case.
+@lru_cache(maxsize=16)
+def _described(kind: Any) -> inspect.Type:
+    return inspect.type_info(kind)
 
 
 def _plain(kind: inspect.Type) -> Iterator[inspect.Type]:

@@ -20,6 +20,7 @@ from fsdpfuzz.case.modules import (
     Outputs,
     Parametrized,
     Repeat,
+    SideOutput,
 )
 from fsdpfuzz.case.tensor_parallel import local
 from fsdpfuzz.case.tree import MAX_NODES
@@ -151,6 +152,12 @@ class StructureDimension(Dimension):
             group="Model",
             values=ON,
         ),
+        "side_output": Feature(
+            about="no, plain, input, output (any is): what a module keeps for the loss beside its "
+            "output, of that itself or of a linear layer on its input or its output",
+            group="Model",
+            values=("no", "plain", "input", "output"),
+        ),
         "extra_state": Feature(
             about="no, tensor, dict (any is): what a module has in the state dict that is neither "
             "a parameter nor a buffer",
@@ -217,6 +224,8 @@ class StructureDimension(Dimension):
         yield "kv_reuse", on("kv_reuse" in a.kinds)
         extra = ("dict" if n.as_dict else "tensor" for n in nodes if isinstance(n, ExtraState))
         yield "extra_state", one(extra, several="dict")
+        kept = ("plain" if n.on == "no" else n.on for n in nodes if isinstance(n, SideOutput))
+        yield "side_output", one(kept, several="output")
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)
         yield "residual", on("residual" in a.kinds)

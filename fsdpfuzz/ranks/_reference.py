@@ -33,6 +33,7 @@ from fsdpfuzz.case import (
     most_pending,
     reference_recomputes,
 )
+from fsdpfuzz.case.modules.side_output import keeping
 from fsdpfuzz.case.operations.overflow import overflown
 from fsdpfuzz.expect import HEADROOM, STABLE
 from fsdpfuzz.ranks._buffers import buffers_of
@@ -369,6 +370,8 @@ def needs_averaging(a: Anatomy) -> bool:
         # Its reducer waits for one backward a forward (``Reducer::prepare_for_backward``).
         or any(op.goes_back_twice for op in case.program)
         or bool(a.optional)
+        # It looks for what is unused from the output on (``find_unused_parameters``).
+        or (bool(keeping(a)) and any(not p.used for p in a.parameters))
         # DDP averages what no unit manages, too; FSDP leaves that alone.
         or None in a.owners.values()
         # There the plain model forgets gradients before a backward, as a part of the averaging

@@ -97,12 +97,16 @@ def _fold_attributes(found: ast.ClassDef, init: ast.FunctionDef, stored: Mapping
         match statement:
             case ast.Assign(
                 targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value
-            ) if is_constant(value) and stored[name] == 1:
+            ) if is_constant(value) and stored[name] == 1 and not isinstance(value, _MUTABLE):
                 fixed[name] = value
             case _:
                 left.append(statement)
     init.body = left
     found.body = [_Attributes(fixed).visit(method) for method in found.body]
+
+
+# Each object has one of its own, which stays the same one for all of its methods.
+_MUTABLE = (ast.List, ast.Dict, ast.Set)
 
 
 class _Attributes(ast.NodeTransformer):

@@ -21,6 +21,7 @@ from fsdpfuzz.case.hazards.no_gradient import (
 )
 from fsdpfuzz.case.hazards.own_state import OwnStateDimension
 from fsdpfuzz.case.hazards.set_early import SetEarlyDimension
+from fsdpfuzz.case.hazards.side_loss import SideLossDimension
 from fsdpfuzz.case.hazards.stepped_whole import SteppedWholeDimension
 from fsdpfuzz.case.hazards.unfinished import UnfinishedDimension
 from fsdpfuzz.case.hazards.unit_calls import UnitCallsDimension, called_units, identity_units
@@ -39,6 +40,7 @@ HAZARDS: tuple[Dimension, ...] = (
     SteppedWholeDimension(),
     UnrestoredDimension(),
     OwnStateDimension(),
+    SideLossDimension(),
 )
 
 __all__ = [

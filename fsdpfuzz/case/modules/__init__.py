@@ -46,6 +46,7 @@ from fsdpfuzz.case.modules.positions import Positions
 from fsdpfuzz.case.modules.repeat import Repeat
 from fsdpfuzz.case.modules.residual import Residual
 from fsdpfuzz.case.modules.sequential import Sequential
+from fsdpfuzz.case.modules.side_output import SideOutput
 from fsdpfuzz.case.modules.switch import Switch
 from fsdpfuzz.case.modules.transformer import Transformer
 from fsdpfuzz.case.modules.transposed import Transposed
@@ -83,6 +84,7 @@ Node = (
     | Experts
     | Empty
     | Transposed
+    | SideOutput
 )
 
 Model = Node | Imported
@@ -182,6 +184,7 @@ __all__ = [
     "Residual",
     "Sequential",
     "Shape",
+    "SideOutput",
     "Switch",
     "Transformer",
     "Transposed",

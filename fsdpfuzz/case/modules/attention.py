@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.base import Count
 from fsdpfuzz.case.modules.base import (
-    ATTENTION,
     Brought,
     Build,
     Child,
@@ -18,7 +17,12 @@ from fsdpfuzz.case.modules.base import (
     takes_features,
     without_defaults,
 )
-from fsdpfuzz.case.modules.encoder_layer import MULTIHEAD, PROJECTIONS, attention_parameters
+from fsdpfuzz.case.modules.encoder_layer import (
+    ATTENTION,
+    MULTIHEAD,
+    PROJECTIONS,
+    attention_parameters,
+)
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError

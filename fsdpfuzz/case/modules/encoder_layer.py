@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import Count, Probability, Width
-from fsdpfuzz.case.modules.base import ATTENTION, Build, Leaf, Shape, changed, takes_features
+from fsdpfuzz.case.modules.base import Build, Leaf, Shape, changed, takes_features
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError
@@ -14,6 +14,9 @@ from fsdpfuzz.errors import CaseError
 if TYPE_CHECKING:
     from fsdpfuzz.case.modules import Node
 
+ATTENTION = (1 << 20) + (96 << 10)
+"""Bytes that scaled dot product attention allocates for itself: seen on an H200 in bfloat16, 1 MiB
+in forward and 96 KiB in backward, for two tokens as for more."""
 MULTIHEAD = "multihead_attention"
 """The kind of ``nn.MultiheadAttention``."""
 # It reads ``out_proj.weight`` and never calls ``out_proj``.

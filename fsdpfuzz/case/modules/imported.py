@@ -13,7 +13,6 @@ from msgspec import Meta
 
 from fsdpfuzz.case.base import Dtype, ModulePath, Name, ParameterName, Part
 from fsdpfuzz.case.modules.base import (
-    ATTENTION,
     Brought,
     Build,
     Called,
@@ -22,6 +21,7 @@ from fsdpfuzz.case.modules.base import (
     Visit,
     Walk,
 )
+from fsdpfuzz.case.modules.encoder_layer import ATTENTION
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value, call
 

@@ -55,6 +55,10 @@ class Keyed(Around, tag="keyed", frozen=True, kw_only=True):
         """The inner module, if nothing is added."""
         return "" if self.added else "inner"
 
+    def passed_on(self) -> Iterator[str]:
+        """The body, if nothing is added."""
+        yield from () if self.added else ("inner.body",)
+
     def returns_its_input(self) -> bool:
         """If the body does, and nothing is added."""
         return not self.added and self.body.returns_its_input()

@@ -9,7 +9,6 @@ from msgspec import Meta
 
 from fsdpfuzz.case.base import Count
 from fsdpfuzz.case.modules.base import (
-    ATTENTION,
     Brought,
     Build,
     Child,
@@ -19,6 +18,7 @@ from fsdpfuzz.case.modules.base import (
     changed,
     takes_features,
 )
+from fsdpfuzz.case.modules.encoder_layer import ATTENTION
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Items, Value, call
 from fsdpfuzz.errors import CaseError

@@ -72,6 +72,10 @@ class LayerDrop(NodeBase, tag="layer_drop", frozen=True, kw_only=True):
                 x = yield from walk.visit(child, join(path, "layers", str(i)), x, grad=grad)
         return x
 
+    def passed_on(self) -> Iterator[str]:
+        """Each child, as the others behind it may be left out."""
+        yield from (f"layers.{i}" for i in range(len(self.children)))
+
     def returns_its_input(self) -> bool:
         """If all but one of the children do, which may be the one that is left out."""
         return sum(not child.returns_its_input() for child in self.children) <= 1

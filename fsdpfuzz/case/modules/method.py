@@ -52,6 +52,10 @@ class Method(NodeBase, tag="method", frozen=True, kw_only=True):
         yield Called(inner, grad, x, asked=False)
         return (yield from walk.visit(self.body, join(inner, "body"), x, grad=grad))
 
+    def passed_on(self) -> Iterator[str]:
+        """The body."""
+        yield "inner.body"
+
     def returns_its_input(self) -> bool:
         """If the body does."""
         return self.body.returns_its_input()

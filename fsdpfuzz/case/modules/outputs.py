@@ -57,6 +57,10 @@ class Outputs(Around, tag="outputs", frozen=True, kw_only=True):
         yield Called(inner, grad, x, asked=True)
         return (yield from walk.visit(self.body, join(inner, "body"), x, grad=grad))
 
+    def passed_on(self) -> Iterator[str]:
+        """The body, if its output is what counts."""
+        yield from () if self.both else ("inner.body",)
+
     def returns_its_input(self) -> bool:
         """If the body does, and its output is what counts."""
         return not self.both and self.body.returns_its_input()

@@ -70,6 +70,10 @@ class Repeat(Around, tag="repeat", frozen=True, kw_only=True):
                 yield from walk.visit(first, join(body, "0"), x, grad=False, asked=False)
         return x
 
+    def passed_on(self) -> Iterator[str]:
+        """The body, unless a call without grad adds to what it puts out."""
+        yield from ("body",) if self.no_grad == "off" else ()
+
     def returns_its_input(self) -> bool:
         """If the body does, unless a call without grad gives its result back detached."""
         return self.no_grad == "off" and self.body.returns_its_input()

@@ -50,6 +50,10 @@ class Switch(NodeBase, tag="switch", frozen=True, kw_only=True):
         inner = join(path, "branches", str(chosen))
         return (yield from walk.visit(self.children[chosen], inner, x, grad=grad))
 
+    def passed_on(self) -> Iterator[str]:
+        """Each child."""
+        yield from (f"branches.{i}" for i in range(len(self.children)))
+
     def returns_its_input(self) -> bool:
         """If a child does that may be the active one."""
         # Which one is active the program decides, and ranks may differ in it.

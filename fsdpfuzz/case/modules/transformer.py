@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from fsdpfuzz.case.base import Count, Probability, Width, written
 from fsdpfuzz.case.modules.base import (
-    ATTENTION,
     TOKENS,
     Brought,
     Build,
@@ -17,7 +16,7 @@ from fsdpfuzz.case.modules.base import (
     Visit,
     Walk,
 )
-from fsdpfuzz.case.modules.encoder_layer import MULTIHEAD, layer_parameters
+from fsdpfuzz.case.modules.encoder_layer import ATTENTION, MULTIHEAD, layer_parameters
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError

@@ -11,7 +11,7 @@ import msgspec
 
 from fsdpfuzz.case.base import ModulePath, Rank, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
-from fsdpfuzz.case.loss import loss_of
+from fsdpfuzz.case.loss import forgotten, loss_into
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.mode import Mode
@@ -152,10 +152,11 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         yield from lowering.before_forward()
         yield Do(call=a.case.inputs.drawn(a, index), into=(x,))
         yield from seeded(a, index)
+        yield from forgotten(a)
         module = Inside("model", self.target) if self.target else MODEL
         run: list[Statement] = [
             Do(call=lowering.called(module, x, by_method=self.by_method), into=(output,)),
-            Do(call=loss_of(a), into=(loss,)),
+            *loss_into(a, loss),
         ]
         if self.masked is not None:
             zero = call("steps.masked.nothing_of", loss)

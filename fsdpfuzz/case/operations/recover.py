@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.dimension import Simpler
 from fsdpfuzz.case.lacking import may_lack_backward
-from fsdpfuzz.case.loss import loss_of
+from fsdpfuzz.case.loss import forgotten, loss_into
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import Progress
 from fsdpfuzz.case.operations.interrupt import Raising, plainer, raising
@@ -68,6 +68,7 @@ class Recover(Raising, tag="recover", frozen=True, kw_only=True):
         a, index, x = lowering.a, lowering.coming_index, Variable("x")
         yield Do(call=a.case.inputs.drawn(a, index), into=(x,))
         yield from seeded(a, index)
+        yield from forgotten(a)
         module = Inside("model", self.module) if self.module else MODEL
         run = lowering.called(MODEL, x, by_method=False)
         if self.when == "gradient":
@@ -75,7 +76,7 @@ class Recover(Raising, tag="recover", frozen=True, kw_only=True):
             back = "steps.backward.if_required" if may_lack_backward(a) else ".backward"
             body = (
                 Do(call=run, into=(output,)),
-                Do(call=loss_of(a), into=(lost,)),
+                *loss_into(a, lost),
                 Do(call=call(back, lost)),
             )
             yield With(context=call("steps.recover.failing", module), body=body)

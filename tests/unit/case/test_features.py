@@ -292,6 +292,7 @@ SELDOM = {
     "own_state",
     "replicated",
     "sequence_parallel",
+    "side_loss",
     "stepped_whole",
     "transposed",
     "unrestored",

@@ -1,0 +1,147 @@
+"""Units that give the loss something beside what they put out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.flow import requires
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.modules.side_output import LAYER, SideOutput
+from fsdpfuzz.case.operations.interrupt import root_calls
+from fsdpfuzz.case.paths import innermost, join, within
+from fsdpfuzz.case.sides import side_of
+from fsdpfuzz.case.units.replicas import belongs_to
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+_ORDER = ("no", "apart", "first", "recomputed", "alone")
+
+
+# What FSDP does before a unit's backward hangs on what the unit puts out, and autograd goes back
+# first through what was computed last. The callback at the end of a backward, in which fsdp2
+# reduces what is left, is queued by the first of these.
+@lru_cache(maxsize=64)
+def side_losses(a: Anatomy) -> Mapping[str, str]:
+    """Units with a module in them that keeps a part of the loss, and how that lies to the unit.
+
+    ``alone``: the unit manages the module's layer, and nothing that a unit of this root puts out
+    requires grad in some forward. ``first``: the layer is on what the unit puts out, and the
+    unit manages it; ``apart``: the same where it does not. ``recomputed``: a checkpoint,
+    with fsdp2 one in the unit, recomputes what it puts out, and that is kept, or what the layer
+    makes of it.
+    """
+    found: dict[str, str] = {}
+    silent = _silent_roots(a)
+    for place in a.places:
+        node = place.node
+        if not isinstance(node, SideOutput):
+            continue
+        layer = join(place.path, LAYER)
+        owner = None if node.on == "no" else a.owners[join(layer, "weight")]
+        for module, unit in a.unit_at.items():
+            if not within(place.path, module):
+                continue
+            how = "no"
+            if unit == owner and belongs_to(a, unit) in silent:
+                how = "alone"
+            elif node.on != "input" and module in _passing_on(a, place.path):
+                if _recomputed(a, module, place.path):
+                    how = "recomputed"
+                elif node.on == "output":
+                    how = "first" if unit == owner else "apart"
+            found[unit] = max(found.get(unit, "no"), how, key=_ORDER.index)
+    return found
+
+
+# A recomputation calls fsdp1's hooks once more, and ends before the last of them.
+def _recomputed(a: Anatomy, module: str, path: str) -> bool:
+    """Whether a checkpoint recomputes what a module of a unit, and the one at ``path``, put out."""
+    return any(
+        c.recomputes
+        and within(path, c.path)
+        and c.path in _passing_on(a, path)
+        and (a.fsdp1 or (within(c.path, module) and (c.path, side_of(a, c)) != (module, "around")))
+        for c in a.case.checkpoints
+    )
+
+
+@lru_cache(maxsize=64)
+def _passing_on(a: Anatomy, path: str) -> frozenset[str]:
+    """FQNs of the modules that put out what the one at ``path`` in them does, itself among them."""
+    found = {path}
+    at: str | None = path
+    while at:
+        around = at.rpartition(".")[0]
+        # Those that a node brings along have none, and hand on what lies in them.
+        outer = innermost(around, [p.path for p in a.places if p.node is not None])
+        node = None if outer is None else a.by_path[outer].node
+        if outer is None or node is None or at not in (join(outer, n) for n in node.passed_on()):
+            break
+        found.update(p for p in a.by_path if within(at, p) and within(p, outer))
+        at = outer
+    return frozenset(found)
+
+
+def _silent_roots(a: Anatomy) -> frozenset[str]:
+    """Roots with no unit that puts out anything which requires grad, in some forward."""
+    layers = [
+        join(place.path, LAYER)
+        for place in a.places
+        if isinstance(place.node, SideOutput) and place.node.on != "no"
+    ]
+    found: set[str] = set()
+    for _, op, now in a.situations(0) if layers else ():
+        if not op.waits:
+            continue
+        requires_grad = requires(a, now)
+        called: set[str] = set()
+        heard: set[str] = set()
+        for call in root_calls(a, now):
+            own = (p.fqn for p in a.by_path[call.path].parameters if p.used)
+            inner = [m for m in a.unit_at if within(call.path, m)]
+            called.update(belongs_to(a, a.unit_at[m]) for m in inner)
+            if call.input_grad or any(map(requires_grad, own)):
+                # What a layer puts out goes past all that is around it.
+                inner = [m for m in inner if call.path not in layers or m == call.path]
+                heard.update(belongs_to(a, a.unit_at[m]) for m in inner)
+        found |= called - heard
+    return frozenset(found)
+
+
+class SideLossDimension(Hazard):
+    """Whether a part of the loss goes past what a unit puts out."""
+
+    name = "side_loss"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "side_loss": Feature(
+            about="no, apart, first, recomputed, alone (any is): how what a module keeps for the "
+            "loss lies to what a unit around it puts out: a layer on that, in no or another unit; "
+            "a layer on that, in the unit, whose backward then begins with it; that itself, which "
+            "a checkpoint recomputes, with fsdp2 one in the unit; a layer in a unit whose root "
+            "has none that puts out anything which requires grad",
+            group="Wrapping",
+            # In too few programs for each pair with it to be waited for.
+            values=("no",),
+            open=True,
+        ),
+    }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "side_loss": Feature(
+            about="no, apart, first, recomputed, alone: how what a module in the unit keeps for "
+            "the loss lies to what the unit puts out",
+            group="Wrapping",
+            values=_ORDER,
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """Of any unit."""
+        yield "side_loss", max(side_losses(a).values(), default="no", key=_ORDER.index)
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """Of the unit."""
+        yield "side_loss", side_losses(a).get(path, "no")
