@@ -29,8 +29,8 @@ fuzz: .venv/.installed $(if $(TORCH),.venv-$(TORCH)/.installed)
 # where the environment forbids to keep them.
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint types
-	@$(RUN) pytest -n 2 --dist loadfile -m "not alone and not models"
-	@$(RUN) pytest -m alone
+	@$(RUN) pytest -rN -n 2 --dist loadfile -m "not alone and not models"
+	@$(RUN) pytest -rN -m alone
 
 lint: .venv/.installed
 	@$(RUN) ruff check .

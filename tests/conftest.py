@@ -1,4 +1,4 @@
-"""Marks each test by its folder, and skips what this machine has no GPUs for."""
+"""Marks each test by its folder, skips what needs GPUs that are not there, lists what failed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         needed = wanted(item)
         if needed > present:
             item.add_marker(pytest.mark.skip(reason=f"needs {needed} GPUs, {present} here"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One short line for each test that failed, also where pytest's own are cut, or very long."""
+    for outcome in ("failed", "error"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            terminalreporter.write_line(f"{outcome}: {report.nodeid}")
 
 
 def wanted(item: pytest.Item) -> int:

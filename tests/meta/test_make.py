@@ -65,8 +65,8 @@ class Checkout:
         return [line for line in self.log.read_text().splitlines() if not line.startswith("-c ")]
 
 
-TOGETHER = "-m pytest -n 2 --dist loadfile -m not alone and not models"
-ALONE = "-m pytest -m alone"
+TOGETHER = "-m pytest -rN -n 2 --dist loadfile -m not alone and not models"
+ALONE = "-m pytest -rN -m alone"
 
 
 @pytest.fixture
