@@ -64,7 +64,7 @@ def test_a_pair_shrinks_to_two_linears() -> None:
         told = case.tensor_parallel
         return told is not None and len(told.modules) == 1 and len(case.plan.units) == 1
 
-    shrinks_to(simple, cases(apis=("fsdp2",)), pair, start=3)
+    shrinks_to(simple, cases(apis=("fsdp2",)), pair, start=1)
 
 
 def test_rows_handed_on_shrink_to_two_modules() -> None:
