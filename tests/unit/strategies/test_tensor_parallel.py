@@ -81,7 +81,7 @@ def test_rows_handed_on_shrink_to_two_modules() -> None:
             and len(case.plan.units) == 1
         )
 
-    shrinks_to(simple, cases(apis=("fsdp2",)), handed)
+    shrinks_to(simple, cases(apis=("fsdp2",)), handed, start=1)
 
 
 def test_it_shrinks_away() -> None:
