@@ -26,6 +26,7 @@ from fsdpfuzz.case.policies import (
 )
 from fsdpfuzz.case.tree import places_of
 from fsdpfuzz.case.units import HYBRID, Placement, Precision, Sharding
+from fsdpfuzz.case.units.precision import in_full, kept_out
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -206,17 +207,17 @@ _LEFT_ALONE = ("ignored", "ignored_parameters")
 
 def by_hand(case: CaseSpec, paths: Sequence[str]) -> CaseSpec:
     """The case (fsdp1) with the units at ``paths`` wrapped one by one, their options as now."""
-    plan = case.plan
-    listed = {unit.path: unit for unit in plan.units}
-    first = plan.units[0]
+    listed, first = {unit.path: unit for unit in case.plan.units}, case.plan.units[0]
+    kinds = {p.path: p.kind for p in places_of(case.model, case.inputs.width_out())}
 
-    def told(path: str) -> Fsdp1Unit:
+    def told(path: str) -> Unit:
         # Of what lies in it, as a policy passes on what the root is told.
         own = {o: tuple(p for p in getattr(first, o) if within(p, path)) for o in _LEFT_ALONE}
-        return msgspec.structs.replace(first, path=path, **own)  # type: ignore[return-value]
+        made = msgspec.structs.replace(first, path=path, **own)
+        return in_full(made) if kinds[path] in kept_out(first) else made
 
-    units = tuple(listed.get(path) or told(path) for path in paths)
-    return msgspec.structs.replace(case, plan=Fsdp1Plan(units=units))  # type: ignore[arg-type]
+    units: Any = tuple(listed.get(path) or told(path) for path in paths)
+    return msgspec.structs.replace(case, plan=Fsdp1Plan(units=units))
 
 
 def under_other_api(case: CaseSpec, paths: Sequence[str]) -> CaseSpec | None:

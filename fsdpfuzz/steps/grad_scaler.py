@@ -25,8 +25,9 @@ def by_dtype(
     device: torch.device, dtype: torch.dtype, init_scale: float, growth_interval: int
 ) -> GradScaler:
     """PyTorch's, but for a model in float16, whose gradients that refuses."""
-    made = sharded if dtype == torch.float16 else plain
-    return made(device, init_scale, growth_interval)
+    if dtype == torch.float16:
+        return sharded(device, init_scale, growth_interval)
+    return plain(device, init_scale, growth_interval)
 
 
 def made_again(scaler: GradScaler, device: torch.device) -> GradScaler:

@@ -39,6 +39,7 @@ from fsdpfuzz.case import (
     foreseen_rejections,
     within,
 )
+from fsdpfuzz.case.modules import ConvNorm
 from fsdpfuzz.case.operations import (
     AverageUnmanaged,
     Clip,
@@ -99,6 +100,12 @@ def things(case: CaseSpec, neighbour: CaseSpec) -> set[str]:
         # Strategies that need one go with it, those of rebuilds too, and nothing else.
         assert replanned(case.program) == replanned(neighbour.program)
         return {"mesh"}
+    if fields == {"mesh", "tensor_parallel"} and case.tensor_parallel is not None:
+        # Each replica then has as many shards as ranks.
+        shard = 1 if case.mesh is None else case.mesh.shard * case.tensor_parallel.size
+        assert neighbour.mesh is not None
+        assert neighbour.mesh.shard == shard
+        return {"tensor_parallel"}
     if "grad_scaler" in fields and fields <= {"grad_scaler", "program"}:
         # What is asked of it goes with it, and nothing else.
         told = (Unscale, UpdateScale, Overflow)
@@ -332,3 +339,22 @@ def test_what_is_averaged_goes_with_what_was_ignored() -> None:
     found = {digest(neighbour.case): neighbour.words for neighbour in simpler(case)}
     assert digest(alone) not in found
     assert found[digest(without)] == ""
+
+
+def test_a_policy_that_keeps_batch_norms_in_full_is_not_taken_for_units_by_hand() -> None:
+    """``_run_mixed_precision_override_policy`` in fsdp/wrap.py also casts what goes into them."""
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""),), wrap="module_classes", classes=("conv_norm",))
+    low = msgspec.structs.replace(plan.units[0], precision=Precision(param="bfloat16"))
+    model = Sequential(children=(Linear(out=4), ConvNorm(channels=2)))
+    case = CaseSpec(
+        world_size=2,
+        model=model,
+        inputs=Dense(width=3, batch=3),
+        plan=plan,
+        program=(Forward(), Backward()),
+    )
+    mixed = msgspec.structs.replace(case, plan=msgspec.structs.replace(plan, units=(low,)))
+    assert anatomy(mixed).options["1.bn"].precision is None
+    words = [[found.words for found in simpler(c)] for c in (case, mixed)]
+    assert ["ModuleWrapPolicy" in told for told in words] == [True, False]
+    assert "mixed precision" in words[1]

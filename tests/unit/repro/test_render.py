@@ -18,17 +18,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fsdpfuzz.case import (
+    Backward,
     Buffered,
     CaseSpec,
+    Forward,
     Fsdp1Plan,
     Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
+    Precision,
     Sequential,
     StateDict,
+    Step,
+    check,
 )
-from fsdpfuzz.case.operations import Transfer
+from fsdpfuzz.case.grad_scaler import GradScaler
+from fsdpfuzz.case.operations import Transfer, UpdateScale
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import PROPERTIES, Scope
 from fsdpfuzz.reduce import Ablation
@@ -296,3 +302,17 @@ def test_a_model_that_is_loaded_into_is_wrapped_by_its_own_modules() -> None:
     assert "FSDP(blank(build(dtype))" in render(
         single_unit("fsdp1", program=(StateDict(),)), None, CONTEXT
     )
+
+
+def test_a_scaler_is_chosen_by_the_dtype_that_the_plain_model_has() -> None:
+    low = Fsdp1Unit(path="", precision=Precision(param="float16"))
+    case = msgspec.structs.replace(
+        single_unit("fsdp1"),
+        plan=Fsdp1Plan(units=(low,)),
+        program=(Forward(), Backward(), Step(), UpdateScale()),
+        grad_scaler=GradScaler(),
+    )
+    check(case)
+    text = render(case, None, CONTEXT)
+    assert_sound(text)
+    assert "if dtype == torch.float16:" in text
