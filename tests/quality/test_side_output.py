@@ -47,8 +47,10 @@ def case(plan: Fsdp1Plan | Fsdp2Plan, node: SideOutput, **changes: object) -> Ca
 def test_the_loss_takes_it_in(
     plan: Fsdp1Plan | Fsdp2Plan, node: SideOutput, recomputed: str | None
 ) -> None:
-    around = Checkpoint(path=recomputed or "", side="around" if recomputed == "1" else "inside")
-    verdict = judged(case(plan, node, checkpoints=(around,) if recomputed else ()))
+    # On the other side of its unit each has a known defect: see `side_loss` of ``case/hazards``.
+    around = recomputed == "1" and plan is FSDP2
+    told = Checkpoint(path=recomputed or "", side="around" if around else "inside")
+    verdict = judged(case(plan, node, checkpoints=(told,) if recomputed else ()))
     assert (verdict.status, [f.key for f in verdict.findings]) == ("passed", [])
 
 
