@@ -131,7 +131,7 @@ def _in_a_row(model: _Model) -> Iterator[CaseSpec]:
 
     Of one, too: a unit around another stays one, and takes what was put on modules in between, or
     a row in its place does. A linear layer at the end stands for parameters that the module has
-    itself.
+    itself, or in a module beside those.
     """
     places = own_places(model.case.model, model.case.inputs.width_out())
     for place in places:
@@ -139,7 +139,8 @@ def _in_a_row(model: _Model) -> Iterator[CaseSpec]:
         if node is None or isinstance(node, Sequential):
             continue
         row = tuple(_children(tree_of(node)))
-        if row and place.parameters:
+        beside = (p for p in places if p.node is None and p.path.rpartition(".")[0] == place.path)
+        if row and (place.parameters or any(p.parameters for p in beside)):
             row += (Linear(out=place.width_out, bias=False),)
         between = [p.path for p in places if p.node is None and within(p.path, place.path)]
         inside = dict.fromkeys(between, "0") if len(row) == 1 else NOTHING
