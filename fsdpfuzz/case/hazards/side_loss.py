@@ -18,7 +18,7 @@ from fsdpfuzz.case.units.replicas import belongs_to
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
 
-_ORDER = ("no", "apart", "first", "recomputed", "alone")
+_ORDER = ("no", "layer", "apart", "first", "recomputed", "alone")
 
 
 # What FSDP does before a unit's backward hangs on what the unit puts out, and autograd goes back
@@ -30,9 +30,9 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
 
     ``alone``: the unit manages the module's layer, and nothing that a unit of this root puts out
     requires grad in some forward. ``first``: the layer is on what the unit puts out, and the
-    unit manages it; ``apart``: the same where it does not. ``recomputed``: a checkpoint,
-    with fsdp2 one in the unit, recomputes what it puts out, and that is kept, or what the layer
-    makes of it.
+    unit manages it; ``apart``: the same where it does not, and ``layer`` of the unit that the layer
+    is then. ``recomputed``: a checkpoint, with fsdp2 one in the unit, recomputes what it puts out,
+    and that is kept, or what the layer makes of it.
     """
     found: dict[str, str] = {}
     silent = _silent_roots(a)
@@ -54,6 +54,8 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
                 elif node.on == "output":
                     how = "first" if unit == owner else "apart"
             found[unit] = max(found.get(unit, "no"), how, key=_ORDER.index)
+            if how == "apart" and a.unit_at.get(layer) == owner:
+                found[a.unit_at[layer]] = "layer"
     return found
 
 
@@ -131,16 +133,18 @@ class SideLossDimension(Hazard):
     }
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "side_loss": Feature(
-            about="no, apart, first, recomputed, alone: how what a module in the unit keeps for "
-            "the loss lies to what the unit puts out",
+            about="no, layer (the unit is one, on what another puts out), apart, first, "
+            "recomputed, alone: how what a module in the unit keeps for the loss lies to what the "
+            "unit puts out",
             group="Wrapping",
             values=_ORDER,
         ),
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """Of any unit."""
-        yield "side_loss", max(side_losses(a).values(), default="no", key=_ORDER.index)
+        """Of any unit, under any plan."""
+        found = (how for b in a.under_each_plan for how in side_losses(b).values())
+        yield "side_loss", max(found, default="no", key=_ORDER.index)
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """Of the unit."""

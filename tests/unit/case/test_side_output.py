@@ -17,6 +17,7 @@ from fsdpfuzz.case import (
     Linear,
     Op,
     Plan,
+    Rebuild,
     Sequential,
     anatomy,
     check,
@@ -138,7 +139,7 @@ def test_it_puts_out_what_its_body_does() -> None:
         (fsdp2("", "0"), ON_INPUT, {}, {"": "no", "0": "no"}),
         (fsdp2("", "0"), ON_OUTPUT, {}, {"": "no", "0": "first"}),
         (fsdp1("0", ""), ON_OUTPUT, {}, {"": "no", "0": "first"}),
-        (fsdp2("", "0", "0.layer"), ON_OUTPUT, {}, {"": "no", "0": "apart", "0.layer": "no"}),
+        (fsdp2("", "0", "0.layer"), ON_OUTPUT, {}, {"": "no", "0": "apart", "0.layer": "layer"}),
         (fsdp2("", "0.body"), ON_OUTPUT, {}, {"": "no", "0.body": "no"}),
         (fsdp2("", "0"), PLAIN, {"checkpoints": (INSIDE,)}, {"0": "recomputed"}),
         (fsdp2("", "0"), ON_OUTPUT, {"checkpoints": (INSIDE,)}, {"0": "recomputed"}),
@@ -179,5 +180,10 @@ def test_how_layers_lie_to_what_units_put_out(
     a = anatomy(given)
     found = {path: unit_features(a, path)["side_loss"] for path in a.units}
     assert found == {path: expected.get(path, "no") for path in a.units}
-    order = ("no", "apart", "first", "recomputed", "alone")
+    order = ("no", "layer", "apart", "first", "recomputed", "alone")
     assert features(given)["side_loss"] == max(expected.values(), key=order.index)
+
+
+def test_it_is_told_of_the_plan_of_a_rebuild_too() -> None:
+    program = (*ONCE, Rebuild(plan=fsdp2("", "0")), *ONCE)
+    assert features(case(fsdp2("", "1"), program=program))["side_loss"] == "first"

@@ -28,6 +28,7 @@ from fsdpfuzz.case import (
     anatomy,
     check,
 )
+from fsdpfuzz.case.modules import SideOutput
 from fsdpfuzz.reduce.names import renamed
 from fsdpfuzz.reduce.neighbours import _unsound
 from fsdpfuzz.reduce.tree import smaller_models
@@ -203,6 +204,20 @@ def test_a_module_with_parameters_of_its_own_gives_way_to_a_row() -> None:
     case = CaseSpec(
         world_size=2,
         model=Matrix(body=Linear(out=3, bias=False)),
+        inputs=Dense(width=3),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path="body"), Fsdp2Unit(path=""))),
+        program=(Forward(),),
+    )
+    row = seq(Linear(out=3, bias=False), Linear(out=3, bias=False))
+    (made,) = (c for c in smaller_models(case) if c.model == row)
+    assert [unit.path for unit in made.plan.units] == ["0", ""]
+    assert not _unsound(made)
+
+
+def test_a_module_with_a_layer_beside_its_body_gives_way_to_a_row_of_both() -> None:
+    case = CaseSpec(
+        world_size=2,
+        model=SideOutput(body=Linear(out=3, bias=False), on="input"),
         inputs=Dense(width=3),
         plan=Fsdp2Plan(units=(Fsdp2Unit(path="body"), Fsdp2Unit(path=""))),
         program=(Forward(),),

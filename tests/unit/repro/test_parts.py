@@ -154,6 +154,20 @@ def test_an_attribute_that_is_set_from_outside_stays() -> None:
     assert told_by(text_of(without_options(parsed(f"{CLASS}\n{use}")))) == [8]
 
 
+def test_a_list_is_one_object_for_all_methods() -> None:
+    made = (
+        "class Keeps:\n"
+        "    def __init__(self):\n"
+        "        self.kept = []\n"
+        "    def keep(self):\n"
+        "        self.kept.append(4)\n"
+        "    def all(self):\n"
+        "        return self.kept\n"
+    )
+    use = "one = Keeps()\none.keep()\none.keep()\ntold.extend(one.all())"
+    assert told_by(text_of(without_options(parsed(f"{made}\n{use}")))) == [4, 4]
+
+
 def test_a_class_that_only_a_folded_option_names_is_left_out() -> None:
     inner = "class Two:\n    pass\n\nclass One:\n    two = Two\n"
     made = CLASS.replace("return self.extra", "return One.two")
