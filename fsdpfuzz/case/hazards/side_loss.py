@@ -54,8 +54,8 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
                 elif node.on == "output":
                     how = "first" if unit == owner else "apart"
             found[unit] = max(found.get(unit, "no"), how, key=_ORDER.index)
-            if how == "apart" and a.unit_at.get(layer) == owner:
-                found[a.unit_at[layer]] = "layer"
+            if how == "apart" and owner is not None and a.unit_at.get(layer) == owner:
+                found[owner] = "layer"
     return found
 
 

@@ -14,6 +14,8 @@ from fsdpfuzz.case import (
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
     Linear,
     Op,
     Plan,
@@ -66,6 +68,7 @@ AROUND_IT = (
     (Residual(body=ON_OUTPUT), "no"),
 )
 """Modules around it, and how its layer then lies to what they put out."""
+LEFT_ALONE = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0", ignored=("0.layer",))))
 FROZEN = ("0.body.weight", "0.body.bias")
 
 
@@ -141,6 +144,8 @@ def test_it_puts_out_what_its_body_does() -> None:
         (fsdp1("0", ""), ON_OUTPUT, {}, {"": "no", "0": "first"}),
         (fsdp2("", "0", "0.layer"), ON_OUTPUT, {}, {"": "no", "0": "apart", "0.layer": "layer"}),
         (fsdp2("", "0.body"), ON_OUTPUT, {}, {"": "no", "0.body": "no"}),
+        # The layer is in no unit.
+        (LEFT_ALONE, ON_OUTPUT, {}, {"": "no", "0": "apart"}),
         (fsdp2("", "0"), PLAIN, {"checkpoints": (INSIDE,)}, {"0": "recomputed"}),
         (fsdp2("", "0"), ON_OUTPUT, {"checkpoints": (INSIDE,)}, {"0": "recomputed"}),
         (fsdp2("", "0"), ON_INPUT, {"checkpoints": (INSIDE,)}, {"0": "no"}),
