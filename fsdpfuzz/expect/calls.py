@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fsdpfuzz.case import Anatomy, Called, Forward, Situation, recomputed_around, within
 from fsdpfuzz.case.flow import MAX_CALLS, requires
+from fsdpfuzz.case.modules.side_output import beside
 from fsdpfuzz.expect.reshards import trained_units
 
 
@@ -111,12 +112,13 @@ def _outputs(a: Anatomy, now: Situation, calls: Sequence[Called]) -> Iterator[tu
         place.path: any(p.used and requires_grad(p.fqn) for p in place.parameters)
         for place in a.places
     }
+    past = beside(a)
     for i, call in enumerate(calls):
         inside = call.grad and own[call.path]
         for later in calls[i + 1 :]:
             if inside or later.path == call.path or not within(later.path, call.path):
                 break
-            inside = later.grad and own[later.path]
+            inside = later.grad and own[later.path] and later.path not in past
         yield inside, call.input_grad
 
 

@@ -243,7 +243,7 @@ def test_a_plain_locale_gets_ascii(program: list[str], variables: dict[str, str]
     assert done.stdout.isascii()
     assert "|-- 0 linear 3->4" in done.stdout
     assert "weight 4x3" in done.stdout
-    seen = on_a_terminal(program, "explain", "case.json", NO_COLOR="1", **variables, LC_CTYPE="")
+    seen = on_a_terminal(program, "explain", "case.json", NO_COLOR="1", **plain, LC_CTYPE="")
     assert seen.isascii()
     assert "|-- 0 linear 3->4" in seen
     for command in (("corpus", "show", "case.json"), ("run", "--max-examples", "5"), ("-h",)):

@@ -22,6 +22,7 @@ from fsdpfuzz.case import (
     Step,
     as_document,
 )
+from fsdpfuzz.case.modules import Norm, Sequential
 from fsdpfuzz.case.modules.keyed import Keyed
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import PROPERTIES, Scope
@@ -94,6 +95,11 @@ def test_a_script_calls_the_method_in_some_forwards(comparing: Pool, checking: P
     )
     assert failures(comparing.run(case)) == []
     assert failures(checking.run(case)) == []
+
+
+def test_a_script_normalises_in_float64_as_in_float32(checking: Pool) -> None:
+    small = Sequential(children=(*(Linear(out=2, bias=False),) * 12, Norm(variant="rms")))
+    assert failures(checking.run(single_unit("fsdp2", model=small))) == []
 
 
 @pytest.mark.parametrize("seed", SMALL[::7], ids=lambda seed: seed.name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.modules.side_output import LAYER, SideOutput
+from fsdpfuzz.case.modules.side_output import LAYER, SideOutput, beside
 from fsdpfuzz.case.operations.interrupt import root_calls
 from fsdpfuzz.case.paths import innermost, join, within
 from fsdpfuzz.case.sides import side_of
@@ -90,11 +90,7 @@ def _passing_on(a: Anatomy, path: str) -> frozenset[str]:
 
 def _silent_roots(a: Anatomy) -> frozenset[str]:
     """Roots with no unit that puts out anything which requires grad, in some forward."""
-    layers = [
-        join(place.path, LAYER)
-        for place in a.places
-        if isinstance(place.node, SideOutput) and place.node.on != "no"
-    ]
+    layers = beside(a)
     found: set[str] = set()
     for _, op, now in a.situations(0) if layers else ():
         if not op.waits:

@@ -18,6 +18,9 @@ from fsdpfuzz.case.recipe import Value, call
 if TYPE_CHECKING:
     from fsdpfuzz.case.modules import Node
 
+RMS_EPS = 1e-05
+"""That of ``LayerNorm``."""
+
 
 class Norm(Leaf, tag="norm", frozen=True, kw_only=True):
     """``nn.LayerNorm(width)`` or ``nn.RMSNorm(width)``; keeps the width."""
@@ -51,6 +54,9 @@ class Norm(Leaf, tag="norm", frozen=True, kw_only=True):
         """PyTorch's own."""
         name = {"layer": "LayerNorm", "rms": "RMSNorm"}[self.variant]
         options = without_defaults(self, affine="elementwise_affine")
+        if self.variant == "rms":
+            # By default it is the least of the input's dtype, and the reference has another dtype.
+            options["eps"] = RMS_EPS
         return call(f"torch.nn.{name}", width, **options)
 
     def words(self) -> list[str]:

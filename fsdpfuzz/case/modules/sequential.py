@@ -53,6 +53,13 @@ class Sequential(NodeBase, tag="sequential", frozen=True, kw_only=True):
         """The last child."""
         return (f"{len(self.children) - 1}", self.children[-1]) if self.children else None
 
+    def passed_on(self) -> Iterator[str]:
+        """The last child, and those before it as long as each returns its input."""
+        for i, child in reversed(list(enumerate(self.children))):
+            yield f"{i}"
+            if not child.returns_its_input():
+                return
+
     def returns_its_input(self) -> bool:
         """If each child does."""
         return all(child.returns_its_input() for child in self.children)

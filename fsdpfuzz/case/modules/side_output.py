@@ -79,6 +79,12 @@ class SideOutput(Around, tag="side_output", frozen=True, kw_only=True):
             yield changed(self, on="no")
 
 
+def beside(a: Anatomy) -> frozenset[str]:
+    """FQNs of the layers whose outputs go to the loss past all that is around them."""
+    kept = (p for p in a.places if isinstance(p.node, SideOutput) and p.node.on != "no")
+    return frozenset(join(place.path, LAYER) for place in kept)
+
+
 def keeping(a: Anatomy) -> list[str]:
     """FQNs of the modules that keep a part of the loss."""
     return [place.path for place in a.places if isinstance(place.node, SideOutput)]

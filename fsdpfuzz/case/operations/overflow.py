@@ -14,6 +14,7 @@ from fsdpfuzz.case.optimizer import surely_graded
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Do, Statement, Variable, call
 from fsdpfuzz.case.tensor_parallel import cut_dims
+from fsdpfuzz.case.units.replicas import is_replica
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -81,13 +82,20 @@ def overflow_apart(a: Anatomy) -> bool:
     """Whether the first gradient is not sharded over all ranks over which that one is (fsdp2)."""
     if a.fsdp1:
         return False
-    cut = {name for name, dim in cut_dims(a).items() if dim is not None}
     for i, op, _, graded in surely_graded(a):
-        if isinstance(op, Overflow) and a.canonical(op.parameter) in cut:
-            first = next(p.fqn for p in a.at(i).distinct if p.fqn in stepped(a, graded))
-            if first not in cut:
+        if isinstance(op, Overflow):
+            now = a.at(i)
+            first = next(p.fqn for p in now.distinct if p.fqn in stepped(a, graded))
+            if not _sharded_over(now, a.canonical(op.parameter)) <= _sharded_over(now, first):
                 return True
     return False
+
+
+def _sharded_over(a: Anatomy, name: str) -> set[str]:
+    """The axes over which the gradient of a parameter that a unit of fsdp2 manages is sharded."""
+    owner = a.owners[name]
+    axes = {"tensor parallel"} if cut_dims(a).get(name) is not None else set()
+    return axes if owner is None or is_replica(a.options[owner]) else {*axes, "data parallel"}
 
 
 def check_overflows(a: Anatomy) -> None:

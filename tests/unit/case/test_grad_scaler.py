@@ -242,6 +242,26 @@ def test_an_overflow_may_be_on_an_axis_that_the_first_gradient_is_not_on(
     assert features(given)["grad_scaler"] == value
 
 
+@pytest.mark.parametrize(
+    ("replicated", "parameter", "value"),
+    [
+        ("", "1.weight", "overflow apart"),
+        ("", "0.weight", "overflow"),
+        ("0", "1.weight", "overflow apart"),
+        ("1", "1.weight", "overflow"),
+        ("1", "0.weight", "overflow"),
+    ],
+)
+def test_an_overflow_may_be_sharded_where_the_first_gradient_is_replicated(
+    replicated: str, parameter: str, value: str
+) -> None:
+    units = [Fsdp2Unit(path=path, replicated=path == replicated) for path in ("", "0", "1")]
+    kept = units if replicated else [units[0], units[2]]
+    given = case(*GRADED, Overflow(parameter=parameter), STEP, plan=Fsdp2Plan(units=tuple(kept)))
+    check(given)
+    assert features(given)["grad_scaler"] == value
+
+
 def test_plainer_are_none_and_the_usual_scale() -> None:
     given = case(*GRADED, OVERFLOW, STEP, UPDATE, grad_scaler=GradScaler(init_scale=1.0))
     plainer = [found.case for found in simpler(given)]

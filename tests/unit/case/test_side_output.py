@@ -65,6 +65,8 @@ AROUND_IT = (
     (LayerDrop(children=(ON_OUTPUT, BODY)), "first"),
     (Sequential(children=(BODY, ON_OUTPUT)), "first"),
     (Sequential(children=(ON_OUTPUT, BODY)), "no"),
+    (Sequential(children=(ON_OUTPUT, Idle(), Idle())), "first"),
+    (Sequential(children=(ON_OUTPUT, BODY, Idle())), "no"),
     (Residual(body=ON_OUTPUT), "no"),
 )
 """Modules around it, and how its layer then lies to what they put out."""
