@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fsdpfuzz.show._pairs import GROUPS, Grid, PairTable, Value, group_of
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 STEPS = (1, 3, 10, 30, 100, 300)
 """From how many cases on a cell has the next darker colour."""
@@ -18,6 +23,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     shade: str
     text: str
 
+    def html(self) -> str:
+        """The cell of a table; HTML lets its end tag be left out."""
+        name = self.shade if self.shade in "nz" else f"h{self.shade}"
+        return f"<td class={name}>{self.text}"
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One value against the columns of a table. ``first``: the first of its option."""
@@ -25,6 +35,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     value: Value
     cells: tuple[Cell, ...]
     first: bool
+
+    # A page has a hundred thousand of them, each of which a template takes long to put out.
+    def html(self) -> Markup:
+        """The cells."""
+        from markupsafe import Markup
+
+        return Markup("".join(cell.html() for cell in self.cells))
 
 
 class Heat(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +85,7 @@ def _heats(table: PairTable) -> Iterator[Heat]:
         columns = [i for i in indices if groups[i] == name]
         if not columns:
             continue
-        pairs = [(i, j) for j in columns for i in indices if grid.possible(i, j)]
+        pairs = {(min(i, j), max(i, j)) for j in columns for i in indices if grid.together[i][j]}
         yield Heat(
             name=name,
             columns=tuple(table.values[j] for j in columns),
@@ -77,8 +94,8 @@ def _heats(table: PairTable) -> Iterator[Heat]:
                 for block in GROUPS
                 if (rows := tuple(_rows(grid, block, groups, columns)))
             ),
-            met=len({frozenset(pair) for pair in pairs if grid.counts[pair[0]][pair[1]]}),
-            reachable=len({frozenset(pair) for pair in pairs}),
+            met=sum(grid.counts[i][j] > 0 for i, j in pairs),
+            reachable=len(pairs),
         )
 
 
@@ -88,16 +105,20 @@ def _rows(grid: Grid, block: str, groups: list[str], columns: list[int]) -> Iter
         if groups[i] == block:
             yield Row(
                 value=value,
-                cells=tuple(_cell(grid, i, j) for j in columns),
+                cells=tuple(
+                    _cell(grid.counts[i][j]) if grid.together[i][j] else _NEVER for j in columns
+                ),
                 first=value.option != last,
             )
             last = value.option
 
 
-def _cell(grid: Grid, i: int, j: int) -> Cell:
-    if not grid.possible(i, j):
-        return Cell(shade="n", text="")
-    count = grid.counts[i][j]
+_NEVER = Cell(shade="n", text="")
+
+
+# Most counts are small, and cells of the same count are the same.
+@lru_cache(maxsize=4096)
+def _cell(count: int) -> Cell:
     if not count:
         return Cell(shade="z", text="0")
     return Cell(shade=str(sum(count >= step for step in STEPS)), text=short(count))

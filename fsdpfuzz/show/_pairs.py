@@ -76,7 +76,7 @@ class PairTable(msgspec.Struct, frozen=True, kw_only=True):
             counts[i][j] = counts[j][i] = count
         for i, value in enumerate(self.values):
             counts[i][i] = value.count
-        return Grid(self.values, counts)
+        return Grid(self.values, counts, _possible(self.values, counts))
 
     @property
     def met(self) -> int:
@@ -107,19 +107,31 @@ class Grid:
 
     values: tuple[Value, ...]
     counts: list[list[int]]
+    together: list[bytearray]
+    """1 where a case can take both values."""
 
     def possible(self, first: int, second: int) -> bool:
         """Whether a case can take both values, given by position."""
-        a, b = self.values[first], self.values[second]
-        if a.option == b.option:
-            return False
-        met = self.counts[first][second] > 0
-        return met or not _exclusive(a.option, a.value, b.option, b.value)
+        return bool(self.together[first][second])
 
     def possible_pairs(self) -> Iterator[tuple[int, int]]:
         """All pairs of positions whose values can come together, the smaller one first."""
-        size = len(self.values)
-        return ((i, j) for i in range(size) for j in range(i + 1, size) if self.possible(i, j))
+        for i, row in enumerate(self.together):
+            yield from ((i, j) for j in range(i + 1, len(row)) if row[j])
+
+
+# A table has a hundred thousand of them, and a run has many tables.
+def _possible(values: tuple[Value, ...], counts: list[list[int]]) -> list[bytearray]:
+    found = [bytearray(len(values)) for _ in values]
+    for i, a in enumerate(values):
+        row, met = found[i], counts[i]
+        for j in range(i + 1, len(values)):
+            b = values[j]
+            if a.option != b.option and (
+                met[j] or not _exclusive(a.option, a.value, b.option, b.value)
+            ):
+                row[j] = found[j][i] = 1
+    return found
 
 
 class PairCounts:
@@ -215,47 +227,55 @@ def _exclusive(one: str, its: str, other: str, others: str) -> bool:
     needs steps, is apart from no optimizer. An option without any value beside one of them alone
     is just not taken.
     """
-    a, b = Value(option=one, value=its), Value(option=other, value=others)
-    first, second = _ruled_out(a.option, a.value), _ruled_out(b.option, b.value)
-    if b.value in first.get(b.option, ()):
+    first, second = _ruled_out(one, its), _ruled_out(other, others)
+    # Either way: a value that its feature does not list is ruled out by no other, but may rule out.
+    if others in first.get(other, ()) or its in second.get(one, ()):
         return True
-    apis = _apis(a) & _apis(b)
-    for name in first.keys() & second.keys() - {a.option, b.option}:
-        every = frozenset(FEATURES[name].values)
+    for name in first.keys() & second.keys():
+        if name in (one, other):
+            continue
         lost = first[name] | second[name]
-        if every <= lost and lost not in (first[name], second[name]):
-            return apis.issubset(FEATURES[name].apis)
+        if (
+            lost >= _values(name)
+            and lost not in (first[name], second[name])
+            and (_apis(one, its) & _apis(other, others)).issubset(FEATURES[name].apis)
+        ):
+            return True
     return False
 
 
 @cache
 def _ruled_out(option: str, value: str) -> dict[str, frozenset[str]]:
     """The values of each other option that one rules out."""
-    own = Value(option=option, value=value)
+    apis, excluded = _apis(option, value), FEATURES[option].excludes.get(value, {})
     found = {}
     for name, feature in FEATURES.items():
-        others = [Value(option=name, value=text) for text in feature.values]
-        apart = frozenset(other.value for other in others if _apart(own, other))
+        own = excluded.get(name, ())
+        apart = frozenset(
+            other
+            for other in feature.values
+            if other in own
+            or value in feature.excludes.get(other, {}).get(option, ())
+            or apis.isdisjoint(_apis(name, other))
+        )
         if apart and name != option:
             found[name] = apart
     return found
 
 
-def _apart(a: Value, b: Value) -> bool:
-    return not _apis(a) & _apis(b) or _excludes(a, b) or _excludes(b, a)
+@cache
+def _values(option: str) -> frozenset[str]:
+    return frozenset(FEATURES[option].values)
 
 
-def _apis(value: Value) -> set[str]:
+@cache
+def _apis(option: str, value: str) -> frozenset[str]:
     """The APIs under which a value can be taken."""
-    if value.option == "api":
-        return {value.value}
-    feature = FEATURES[value.option]
-    excluded = feature.excludes.get(value.value, {}).get("api", ())
-    return {api for api in feature.apis if api not in excluded}
-
-
-def _excludes(a: Value, b: Value) -> bool:
-    return b.value in FEATURES[a.option].excludes.get(a.value, {}).get(b.option, ())
+    if option == "api":
+        return frozenset((value,))
+    feature = FEATURES[option]
+    excluded = feature.excludes.get(value, {}).get("api", ())
+    return frozenset(api for api in feature.apis if api not in excluded)
 
 
 def _rank(option: str, value: str) -> tuple[int, int, int, str]:

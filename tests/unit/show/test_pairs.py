@@ -73,6 +73,17 @@ def test_what_one_api_alone_can_take_does_not_meet_options_of_the_other() -> Non
     assert table.grid().possible(value["full_params=read"], value["state_dict=local"])
 
 
+@pytest.mark.parametrize("value", ["off", "across"])
+def test_an_option_of_one_api_has_no_value_under_the_other(value: str) -> None:
+    """Also one that the feature does not list, as it is too rare to be waited for."""
+    assert FEATURES["replicated"].values == ("off",)
+    table = counted({"api": "fsdp2", "replicated": value}, {"api": "fsdp1"})
+    first, second = at(table, "api", "fsdp1"), at(table, "replicated", value)
+    assert not table.grid().possible(first, second)
+    assert not table.grid().possible(second, first)
+    assert (first, second) not in set(table.grid().possible_pairs())
+
+
 def test_a_pair_that_did_occur_is_possible_whatever_was_thought() -> None:
     table = counted({"freeze": "none", "frozen_unit": "on"})
     assert table.grid().possible(0, 1)
