@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -137,8 +138,14 @@ def read_defect(path: Path) -> Defect:
 
 def defect_in(path: Path) -> Defect:
     """The defect in a file of whatever name, checked; :class:`CaseError` naming file and place."""
-    source = os.fspath(path)
-    defect = decode_strictly(read_bounded(path), Defect, source)
+    return _defect(read_bounded(path), os.fspath(path))
+
+
+# By content: a run and its report read the same hundreds of files, each of which takes
+# milliseconds to check.
+@lru_cache(maxsize=1024)
+def _defect(data: bytes, source: str) -> Defect:
+    defect = decode_strictly(data, Defect, source)
     check_defect(defect, source)
     return defect
 
