@@ -102,10 +102,13 @@ def _half_way(a: Anatomy, op: Recover, now: Situation) -> Iterator[str]:
     """Units of which the backward may have come to a parameter, but not to the end."""
     calls = root_calls(a, now)
     last = max((i for i, call in enumerate(calls) if call.path == op.module), default=len(calls))
+    before = [call for i, call in enumerate(calls) if i < last or within(call.path, op.module)]
     later = [call.path for call in calls[last + 1 :] if not within(call.path, op.module)]
     for path in a.units:
         modules = a.modules_of(path)
         around = any(within(op.module, module) for module in modules)
+        # Of several modules it comes with the gradient of what the first was given.
+        around |= len(modules) > 1 and any(call.path in modules for call in before)
         given = all(call.input_grad for call in calls if call.path in modules)
         # What a module holds itself may be used at its very end.
         own = [module for module in a.by_path if within(op.module, module) and module != op.module]

@@ -158,6 +158,16 @@ def test_units_through_which_a_backward_goes_half_way(
     assert abandoned(op, plan=plan) == units
 
 
+@pytest.mark.parametrize(("module", "held"), [("0", False), ("1", True), ("2", True), ("3", False)])
+def test_a_unit_of_several_modules_ends_where_the_first_was_given_something(
+    module: str, held: bool
+) -> None:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="1", grouped=("3",))))
+    row = Sequential(children=(Linear(out=4), Linear(out=4), Linear(out=4), Linear(out=4)))
+    found = abandoned(Recover(module=module), plan=plan, model=row)
+    assert found.get("1") == ("half way" if held else None)
+
+
 def test_a_unit_that_is_given_what_needs_no_gradient_ends_with_the_whole_backward() -> None:
     plan = fsdp2("", "1.1")
     frozen = ("0.weight", "0.bias", "1.0.weight", "1.0.bias")
