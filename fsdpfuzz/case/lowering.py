@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fsdpfuzz.case.anatomy import Anatomy
+from fsdpfuzz.case.averaging import average
 from fsdpfuzz.case.building import build_of, module_of
 from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.case.communication import hooked
@@ -15,7 +16,7 @@ from fsdpfuzz.case.finalization import finished
 from fsdpfuzz.case.flow import Situation
 from fsdpfuzz.case.grad_scaler import scaler_made_again, scaler_of
 from fsdpfuzz.case.keyword_input import named
-from fsdpfuzz.case.lacking import graded_together, may_lack_grads
+from fsdpfuzz.case.lacking import graded_together
 from fsdpfuzz.case.loss import output_of
 from fsdpfuzz.case.micro_batches import told
 from fsdpfuzz.case.modules.method import METHOD
@@ -234,7 +235,6 @@ class Lowering:
         parameters = call(".parameters", MODEL)
         if self.a.unmanaged:
             parameters = call("steps.names.others", _NAMED, literal(self.a.unmanaged))
-        options: dict[str, Value] = {"lacking": True} if may_lack_grads(self._first) else {}
         if any(op.parts_ranks for op in self.a.case.program):
             filled = call("steps.averaging.fill", parameters, _DEVICE)
             yield Do(call=filled, who="averaging")
@@ -245,8 +245,7 @@ class Lowering:
         if self.a.fsdp1 and self.a.numbered and (lacking := self._now().zeros):
             listed = literal(self.a.canonical_names(sorted(lacking)))
             yield Do(call=call("steps.averaging.zeros", _NAMED, listed), who="averaging")
-        averaged = call("steps.averaging.average", parameters, **options)
-        yield Do(call=averaged, who="averaging")
+        yield average(self._first, parameters, who="averaging")
 
     def require_grad(self, names: Sequence[str], value: bool) -> Iterator[Statement]:
         """Freezes or unfreezes parameters, in FSDP and in the plain model."""

@@ -10,14 +10,22 @@ from torch import nn
 
 
 # Divided first: a sum of float16 over the ranks may leave its range.
-def average(parameters: Iterable[nn.Parameter], lacking: bool = False) -> None:
+def average(
+    parameters: Iterable[nn.Parameter], lacking: bool = False, strided: bool = False
+) -> None:
     """Puts the mean over all ranks into every gradient.
 
     What a backward before has averaged is equal on all ranks and stays as it is. ``lacking``
-    says that parameters may have no gradient, on all ranks alike.
+    says that parameters may have no gradient, on all ranks alike; ``strided`` that some do not
+    lie in memory as they are indexed, which NCCL does not take ("Tensors must be contiguous").
     """
     for grad in [p.grad for p in parameters if not lacking or p.grad is not None]:
-        dist.all_reduce(grad.div_(dist.get_world_size()))  # type: ignore[union-attr]
+        if strided:
+            mean = grad.div(dist.get_world_size()).contiguous()  # type: ignore[union-attr]
+            dist.all_reduce(mean)
+            grad.copy_(mean)  # type: ignore[union-attr]
+        else:
+            dist.all_reduce(grad.div_(dist.get_world_size()))  # type: ignore[union-attr]
 
 
 # Ranks that took different paths lack different gradients, and `average` needs one of each

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from fsdpfuzz.case.averaging import average
 from fsdpfuzz.case.dimension import Feature
-from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.recipe import Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.recipe import Statement, Variable, call, literal
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ class AverageUnmanaged(OperationBase, tag="average_unmanaged", frozen=True, kw_o
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """As the plain model does it with all others."""
         names = literal(unmanaged(lowering.a))
-        options: dict[str, Value] = {"lacking": True} if may_lack_grads(lowering.a) else {}
-        chosen = call("steps.names.those", Variable("named"), names)
-        yield Do(call=call("steps.averaging.average", chosen, **options))
+        yield average(lowering.a, call("steps.names.those", Variable("named"), names))
 
     def words(self) -> str:
         """What it does."""

@@ -16,9 +16,15 @@ from fsdpfuzz.case import (
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
+    Linear,
+    Sequential,
     Step,
+    anatomy,
+    check,
+    lower,
 )
-from fsdpfuzz.case.modules import Parametrized
+from fsdpfuzz.case.modules import Parametrized, Transposed
+from fsdpfuzz.case.operations.average_unmanaged import AverageUnmanaged
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.steps import averaging
 from tests.misbehaviour import quick
@@ -97,15 +103,49 @@ def test_a_gradient_that_is_not_there_is_left_out_only_where_it_may_be_lacking()
         reduced(parameter(4.0), none)
 
 
-def test_the_sum_goes_where_the_gradient_is() -> None:
+@pytest.mark.parametrize("strided", [False, True])
+def test_the_sum_goes_where_the_gradient_is(strided: bool) -> None:
     p = parameter(4.0)
     with (
         mock.patch.object(dist, "all_reduce", lambda tensor: tensor.mul_(4)),
         mock.patch.object(dist, "get_world_size", return_value=4),
     ):
-        averaging.average([p])
+        averaging.average([p], strided=strided)
     assert p.grad is not None
     assert p.grad.tolist() == [4.0]
+
+
+def test_nccl_is_given_contiguous_tensors() -> None:
+    p = nn.Parameter(torch.zeros(3, 2).t())
+    p.grad = torch.arange(6.0).view(3, 2).t()
+    given: list[Tensor] = []
+    with (
+        mock.patch.object(dist, "all_reduce", given.append),
+        mock.patch.object(dist, "get_world_size", return_value=1),
+    ):
+        averaging.average([p])
+        assert not given[0].is_contiguous()
+        averaging.average([p], strided=True)
+    assert given[1].is_contiguous()
+    assert given[1].tolist() == p.grad.tolist() == [[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]]
+
+
+@pytest.mark.parametrize("model", [Linear(out=2), Transposed(out=2)])
+def test_it_is_told_of_gradients_that_are_not(model: Linear | Transposed) -> None:
+    """Of all, and of those that no unit manages, which the program averages."""
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path="", ignored=("0",)),))
+    case = CaseSpec(
+        world_size=2,
+        model=Sequential(children=(model, Linear(out=2))),
+        inputs=Dense(width=2),
+        plan=plan,
+        program=(Forward(), Backward(), AverageUnmanaged(), Step()),
+    )
+    check(case)
+    steps = str(lower(anatomy(case)))
+    asked = 2 if isinstance(model, Transposed) else 0
+    assert steps.count("steps.averaging.average'") == 2
+    assert steps.count("'strided'") == asked
 
 
 def test_zeros_are_given_only_where_another_rank_has_a_gradient() -> None:
