@@ -10,9 +10,6 @@ import pytest
 
 HERE = Path(__file__).parent
 FOLDERS = ("unit", "quality", "meta", "acceptance", "gpu")
-LONG = ("quality", "unit/strategies")
-"""Where tests draw thousands of cases, or hunt and shrink: minutes on a slow machine."""
-SECONDS = 900
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,8 +20,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(HERE).parts[0]
         if folder in FOLDERS:
             item.add_marker(folder)
-        if any(item.path.is_relative_to(HERE / long) for long in LONG):
-            item.add_marker(pytest.mark.timeout(SECONDS))
         needed = wanted(item)
         if needed > present:
             item.add_marker(pytest.mark.skip(reason=f"needs {needed} GPUs, {present} here"))

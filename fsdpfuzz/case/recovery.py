@@ -108,7 +108,7 @@ def _half_way(a: Anatomy, op: Recover, now: Situation) -> Iterator[str]:
         modules = a.modules_of(path)
         around = any(within(op.module, module) for module in modules)
         # Of several modules it comes with the gradient of what the first was given.
-        around |= len(modules) > 1 and any(call.path in modules for call in before)
+        waits = len(modules) > 1 and any(call.path in modules for call in before)
         given = all(call.input_grad for call in calls if call.path in modules)
         # What a module holds itself may be used at its very end.
         own = [module for module in a.by_path if within(op.module, module) and module != op.module]
@@ -116,5 +116,5 @@ def _half_way(a: Anatomy, op: Recover, now: Situation) -> Iterator[str]:
         used = any(within(name, module) for name in names for module in later) or any(
             name.rpartition(".")[0] in own for name in names
         )
-        if used and (around or not given):
+        if used and (around or waits or not given):
             yield path

@@ -14,6 +14,7 @@ from fsdpfuzz.seeds import SEEDS
 from fsdpfuzz.show import PairCounts, PairTable, Value
 from fsdpfuzz.show._heat import heat_maps, legend, short
 from fsdpfuzz.show._pairs import AT_ONCE, GROUPS, MAX_VALUES, OTHER, _exclusive
+from fsdpfuzz.show._report import _part
 from tests.unit.show.samples import REFUSED, RICH, SMALL, many_cases
 
 
@@ -213,6 +214,11 @@ def test_cells() -> None:
     assert (cells["sharding=NO_SHARD"].shade, cells["sharding=NO_SHARD"].text) == ("3", "12")
     assert (cells["tied=nested"].shade, cells["tied=nested"].text) == ("1", "1")
     assert cells["api=fsdp1"].shade == "n"
+    shown = "".join(cells[name].html() for name in ("sharding=NO_SHARD", "api=fsdp1"))
+    assert shown == "<td class=h3>12<td class=n>"
+    rows = [row for heat in heat_maps(table) for _, block in heat.blocks for row in block]
+    assert all(str(row.html()).count("<td class=") == len(row.cells) for row in rows)
+    assert all(f".h{shade} {{" in _part("report.css") for shade, _ in legend())
     assert [text for _, text in legend()] == ["1–2", "3–9", "10–29", "30–99", "100–299", "300+"]
 
 
