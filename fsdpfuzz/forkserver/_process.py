@@ -48,6 +48,8 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, tag="fork"):
     """``module:function``, called with the setup and the channel's socket."""
     setups: tuple[msgspec.Raw, ...]
     path: tuple[str, ...]
+    folder: str = ""
+    """The current folder of the children; empty for the server's own."""
 
 
 class ServeRequest(msgspec.Struct, frozen=True, kw_only=True, tag="serve"):
@@ -268,9 +270,12 @@ class _Server:
                 try:
                     own = fds[2 * i : 2 * i + 2]
                     self._become_child(parent, selector, own, set(fds) - set(own))
-                    # The controller's as it is now: a test may have
-                    # added folders since the server began.
+                    # The controller's as they are now: a test may have added folders or gone to
+                    # another one since the server began, and one that is lent began elsewhere.
                     sys.path[:] = request.path
+                    if request.folder:
+                        with contextlib.suppress(OSError):
+                            os.chdir(request.folder)
                     code = _run(request.function, setup, *own)
                 except BaseException:
                     with contextlib.suppress(BaseException):

@@ -191,8 +191,9 @@ class ForkServer:
         request = ForkRequest(
             function=function,
             setups=tuple(msgspec.Raw(msgspec.json.encode(setup)) for setup in setups),
-            # With each request: sys.path may have changed since.
+            # With each request: both may have changed since.
             path=_path_of(self._python),
+            folder=_current_folder(),
         )
         return self._ask(request, Forked, fds).pids
 
@@ -361,6 +362,13 @@ def close_forkserver() -> None:
     # A copy: `close` takes the server out.
     for server in list(ForkServer._current.values()):
         server.close()
+
+
+def _current_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""  # it was removed
 
 
 def _path_of(python: Interpreter) -> tuple[str, ...]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from tests.acceptance.commands import ROOT
+from tests.acceptance.commands import MODULE, ROOT, started
 
 OWN = ROOT / "tests/own"
 SHARED = """
@@ -53,17 +52,12 @@ def test_no_such_depth(fsdpfuzz_check):
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environ = {k: v for k, v in os.environ.items() if not k.startswith("FSDPFUZZ")}
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--fsdpfuzz-backend=gloo"),
-            *(f"--fsdpfuzz-known={ROOT / 'corpus/known'}", *arguments),
-        ],
+    words = [f"--fsdpfuzz-known={ROOT / 'corpus/known'}", *arguments]
+    return started(
+        *(MODULE, "pytest", "-p", "no:cacheprovider", "--fsdpfuzz-backend=gloo", *words),
         cwd=folder,
-        env={**environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
+        environ={**environ, "PYTHONPATH": str(ROOT)},
+        seconds=280,
     )
 
 

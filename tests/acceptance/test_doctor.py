@@ -16,7 +16,7 @@ def lines(stdout: str) -> dict[str, tuple[str, str]]:
 
 
 def test_a_machine_that_can_run(tmp_path: Path) -> None:
-    done = fsdpfuzz("doctor", "--backend", "gloo", cwd=tmp_path)
+    done = fsdpfuzz("doctor", "--backend", "gloo", cwd=tmp_path, lent=False)
     assert done.returncode == 0, done.stderr
     told = lines(done.stdout)
     assert told["torch"] == ("ok", installed_torch())
@@ -47,7 +47,7 @@ def test_a_torch_that_does_not_load(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.99')\n")
     program = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{PROGRAM}"
-    done = fsdpfuzz("doctor", cwd=tmp_path, program=program)
+    done = fsdpfuzz("doctor", cwd=tmp_path, program=program, lent=False)
     assert done.returncode == 3
     assert "libcudart.so.99" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -17,8 +17,8 @@ import typer
 from fsdpfuzz.cli._main import build
 from fsdpfuzz.corpus import Entry, Found, write_entry
 from fsdpfuzz.known import Known
+from tests.acceptance.commands import MODULE, ROOT, started
 
-ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 COMMANDS = [
@@ -102,26 +102,23 @@ def folder(tmp_path: Path) -> Path:
 
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    # The shortest one starts as it does for users.
+    lent = command != "fsdpfuzz run"
     for pattern, shorter in FEWER.items():
         command = re.sub(pattern, shorter, command)
     program, *arguments = shlex.split(command)
-    module = [sys.executable, "-m", program, *arguments]
-    if program == "make":
-        module, folder = ["make", "--dry-run", *arguments], ROOT
     environ = {k: v for k, v in os.environ.items() if k not in ("CI", "GITHUB_ACTIONS")}
     environ |= {"PYTHONPATH": str(ROOT), "FSDPFUZZ_BACKEND": "gloo"}
     if program == "pytest" or arguments[:1] in (["run"], ["check"]):
         # What they find otherwise takes long to reduce.
         environ["FSDPFUZZ_KNOWN"] = str(ROOT / "corpus/known")
-    return subprocess.run(
-        module,
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    if program == "make":
+        dry = ["make", "--dry-run", *arguments]
+        return subprocess.run(
+            dry, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+        )
+    words = (program, *arguments)
+    return started(MODULE, *words, cwd=folder, environ=environ, seconds=280, lent=lent)
 
 
 def test_it_is_short() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,20 @@ def test_without_gpus_to_hide_all_share_one_server(monkeypatch: pytest.MonkeyPat
     server = ForkServer.get()
     assert ForkServer.get(gpus=False) is server
     server.close()
+
+
+def test_ranks_are_where_the_controller_is_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    ForkServer.get(gpus=False)
+    monkeypatch.chdir(gone)
+    with Pool(2, "gloo") as pool:
+        assert pool.run(quick()).clean
+        assert {Path(f"/proc/{pid}/cwd").readlink() for pid in pool.pids} == {gone}
+    # Somebody has removed it: they run all the same, with no module to be found in it.
+    gone.rmdir()
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).is_absolute()])
+    with Pool(2, "gloo") as pool:
+        assert pool.run(quick()).clean
