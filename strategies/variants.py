@@ -26,7 +26,7 @@ def draw(d: Drawing) -> None:
     Of somebody's own model in a lower dtype none: freezing another parameter can choose another
     kernel, which rounds otherwise. Shrinks towards none, then towards one that recomputes the root.
     """
-    coarse = d.a.imported is not None and coarsest(d.case.plan) != "float32"
+    coarse = d.a.imported is not None and coarsest(d.a) != "float32"
     if d.apart or not d.trains or coarse:
         return
     # A variant is one more training, which costs as much as the case: elsewhere few.

@@ -9,6 +9,7 @@ GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup."
 STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState."
 INIT = "torch.distributed.fsdp._fully_shard._fsdp_init:"
 REDUCE = "torch.distributed.fsdp._fully_shard._fsdp_collectives:foreach_reduce"
+METADATA = "torch.distributed.fsdp._fully_shard._fsdp_collectives:_get_all_gather_input_metadatas"
 
 FAULTS = (
     fault(
@@ -175,6 +176,26 @@ FAULTS = (
             REDUCE,
             "reduce_output = _to_dtype_if_needed(reduce_output, orig_dtype)",
             "pass",
+        ),
+        silent=False,
+    ),
+    fault(
+        "fsdp2_gathers_in_the_first_dtype",
+        "parameters of several dtypes are not gathered as bytes but in the dtype of the first",
+        "parameter group",
+        "fsdp2",
+        Edit(METADATA, "all_gather_dtype = torch.uint8", "pass"),
+        silent=False,
+    ),
+    fault(
+        "fsdp2_gradients_in_the_first_dtype",
+        "gradients get the dtype of the unit's first parameter, also where that is a frozen one",
+        "reduction dtype",
+        "fsdp2",
+        Edit(
+            GROUP + "_init_mp_dtypes",
+            "next(iter(orig_dtypes)) if trainable_params else None",
+            "self.fsdp_params[0].orig_dtype",
         ),
         silent=False,
     ),

@@ -18,6 +18,7 @@ from fsdpfuzz.case.recipe import (
     Variable,
     call,
 )
+from fsdpfuzz.case.stored_low import stored
 
 
 def build_of(a: Anatomy) -> Procedure:
@@ -27,6 +28,7 @@ def build_of(a: Anatomy) -> Procedure:
         Do(call=call(_cast(a), module_of(a), Variable("device"), Variable("dtype")), into=(MODEL,)),
         *(tie.made() for tie in a.case.ties if a.imported is None),
         *_frozen(a),
+        *stored(a),
     ]
     return Procedure(name="build", parameters=("dtype",), body=tuple(body), result="model")
 

@@ -26,6 +26,7 @@ from fsdpfuzz.case.program import ProgramDimension
 from fsdpfuzz.case.recovery import RecoveryDimension
 from fsdpfuzz.case.reduce_scatter import ReduceScatterDimension
 from fsdpfuzz.case.spec import CaseSpec
+from fsdpfuzz.case.stored_low import StoredLowDimension
 from fsdpfuzz.case.strides import StridesDimension
 from fsdpfuzz.case.structure import StructureDimension
 from fsdpfuzz.case.tensor_parallel import TensorParallelDimension
@@ -64,6 +65,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     TensorParallelDimension(),
     StridesDimension(),
     GradScalerDimension(),
+    StoredLowDimension(),
     *HAZARDS,
 )
 DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from fsdpfuzz.case.base import ParameterName, Part, Ranks, Seed
+from fsdpfuzz.case.base import ModulePath, ParameterName, Part, Ranks, Seed
 from fsdpfuzz.case.checkpoints import Checkpoint
 from fsdpfuzz.case.communication import Communication
 from fsdpfuzz.case.debug_level import DebugLevel
@@ -45,6 +45,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """FQNs of the parameters with ``requires_grad=False`` from the start."""
     held_out: tuple[ParameterName, ...] = ()
     """FQNs of the parameters that require grad and are kept from the optimizer."""
+    stored_low: tuple[ModulePath, ...] = ()
+    """FQNs of the frozen linear layers that are stored in bfloat16 (fsdp2)."""
     checkpoints: Annotated[tuple[Checkpoint, ...], Meta(max_length=64)] = ()
     optimizer: Optimizer | None = Optimizer()
     program: Annotated[tuple[Op, ...], Meta(max_length=256)]

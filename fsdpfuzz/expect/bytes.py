@@ -21,22 +21,31 @@ from fsdpfuzz.case import (
     called_units,
 )
 from fsdpfuzz.case.lacking import may_lack_grads
+from fsdpfuzz.case.stored_low import gathered_as, stored_low
 from fsdpfuzz.case.tensor_parallel import cut_by_reduction, local, locally, place_of
-from fsdpfuzz.case.units.param_dtype_override import overridden
-from fsdpfuzz.case.units.precision import computed_in, keeps_low_grads, reduced_in
+from fsdpfuzz.case.units.precision import keeps_low_grads, reduced_in
 from fsdpfuzz.case.units.shard_placement import sharded_dims
 from fsdpfuzz.case.units.use_orig_params import alignment, flat_layout, flat_parts
 
 ITEM = 4
-"""Bytes of an element: parameters and reduced gradients are float32."""
+"""Bytes of an element: reduced gradients are float32, and so are most parameters."""
 
 
 def shard_bytes(a: Anatomy) -> int:
     """Bytes of parameters that each rank holds while every unit is sharded."""
-    unmanaged = sum(parameter.numel for parameter in a.managed.get(None, ()))
-    return ITEM * (
-        unmanaged + sum(shard_numel(a, owner) for owner in a.managed if owner is not None)
-    )
+    unmanaged = sum(p.numel for p in a.managed.get(None, ()))
+    shards = sum(shard_numel(a, owner) for owner in a.managed if owner is not None)
+    return ITEM * (unmanaged + shards) - _saved(a)
+
+
+def _saved(a: Anatomy) -> int:
+    """Bytes by which shards are smaller than in float32."""
+    low = stored_low(a)
+    if not low:
+        return 0
+    unmanaged = sum(p.numel for p in a.managed.get(None, ()) if p.fqn in low)
+    shards = sum(shard_numel(a, owner, low) for owner in a.managed if owner is not None)
+    return (ITEM - WIDTHS["bfloat16"]) * (unmanaged + shards)
 
 
 def set_bytes(a: Anatomy) -> int:
@@ -65,15 +74,18 @@ def gathered_in(a: Anatomy, owner: str) -> tuple[str, int]:
 
     Where parameters compute in different dtypes, fsdp2 gathers the bytes of all of them.
     """
-    name, own = computed_in(a.options[owner]) or "float32", overridden(a)
-    kept = {p.fqn for p in a.managed[owner] if p.fqn in own}
-    total = shard_numel(a, owner)
-    wide = shard_numel(a, owner, kept) if kept else 0
-    if wide in (0, total) or WIDTHS[name] == ITEM:
-        return ("float32" if kept and wide == total else name), total
+    by_dtype: dict[str, list[str]] = {}
+    for p in a.managed[owner]:
+        by_dtype.setdefault(gathered_as(a, owner, p.fqn), []).append(p.fqn)
+    if len(by_dtype) == 1:
+        return next(iter(by_dtype)), shard_numel(a, owner)
+    numel = {name: shard_numel(a, owner, names) for name, names in by_dtype.items()}
+    there = [name for name in numel if numel[name]]
+    if len(there) <= 1:
+        return (there or list(numel))[0], sum(numel.values())
     # fsdp2 concatenates parameters of several dtypes as bytes
     # (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``_get_param_all_gather_inputs``).
-    return "uint8", ITEM * wide + WIDTHS[name] * (total - wide)
+    return "uint8", sum(WIDTHS[name] * numel[name] for name in there)
 
 
 def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
@@ -104,15 +116,17 @@ def kept_bytes(a: Anatomy) -> int:
     if a.optional or a.case.ties or any(op.renews for op in a.case.program):
         called = frozenset()  # nothing is certain
     for owner in called:
-        precision = a.options[owner].precision
-        width = WIDTHS[(precision and precision.param) or "float32"]
-        total += width * sum(p.numel for p in locally(a, a.owned[owner]))
+        for p in locally(a, a.owned[owner]):
+            total += WIDTHS[gathered_as(a, owner, p.fqn)] * p.numel
     return total
 
 
 def managed_bytes(a: Anatomy) -> int:
     """As `shard_bytes`, without the parameters that no unit manages."""
-    return shard_bytes(a) - ITEM * sum(p.numel for p in a.managed.get(None, ()))
+    low, bare = stored_low(a), a.managed.get(None, ())
+    return shard_bytes(a) - sum(
+        (WIDTHS["bfloat16"] if p.fqn in low else ITEM) * p.numel for p in bare
+    )
 
 
 def grad_bytes(a: Anatomy, rank: int, owners: Collection[str] | None = None) -> int:

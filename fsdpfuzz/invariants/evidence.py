@@ -243,7 +243,7 @@ def whole_parity(a: Anatomy) -> Evidence:
     if loss:
         seen = call("steps.names.with_loss", seen, Variable("loss"))
         right = call("steps.names.with_loss", right, Variable("loss"))
-    eps = EPSILON[coarsest(a.plan)]
+    eps = EPSILON[coarsest(a)]
     adaptive = adaptive_rounding(a.case, len(a.case.program), eps)
     judge = judged("differences", SEEN, RIGHT, eps, *((adaptive,) if adaptive else ()))
     return Evidence(against="reference", seen=(seen,), right=right, judge=judge)

@@ -17,7 +17,7 @@ def allowed(comparison: Comparison, a: Anatomy) -> float:
     """What may remain of the deviation; nothing where both compute the same in the same order."""
     if comparison.exact:
         return 0.0
-    wobble, coarse = adaptive_wobble(a.case, comparison.op), EPSILON[coarsest(a.plan)]
+    wobble, coarse = adaptive_wobble(a.case, comparison.op), EPSILON[coarsest(a)]
     return alike(comparison.scale, comparison.eps, wobble, coarse, comparison.baseline)
 
 
@@ -85,7 +85,7 @@ class VariantsAgree(Invariant):
 def _relative(a: Anatomy) -> float:
     """The relative tolerance of ``torch.testing.assert_close`` for the coarsest dtype."""
     # Named, not read from torch: nothing here imports it.
-    return {"float32": 1.3e-6, "float16": 1e-3, "bfloat16": 1.6e-2}[coarsest(a.plan)]
+    return {"float32": 1.3e-6, "float16": 1e-3, "bfloat16": 1.6e-2}[coarsest(a)]
 
 
 VARIANTS = (VariantsAgree(),)

@@ -318,11 +318,11 @@ def lower_dtypes(a: Anatomy) -> tuple[torch.dtype, ...]:
     Where they only reduce in one, nothing is blown up that was lost in it.
     """
     given = [unit.precision for unit in a.plan.units if unit.precision is not None]
-    names: set[str | None] = set()
+    names: set[str | None] = {"bfloat16"} if a.case.stored_low else set()
     if any(precision.param in ("float16", "bfloat16") for precision in given):
         # All dtypes of all units: a dtype in which one unit only reduces bounds what comes out of
         # those that compute in another.
-        names = {name for p in given for name in (p.param, p.reduce, p.buffer, p.output)}
+        names |= {name for p in given for name in (p.param, p.reduce, p.buffer, p.output)}
     return tuple(dtype for dtype in (torch.bfloat16, torch.float16) if _name(dtype) in names)
 
 

@@ -59,7 +59,7 @@ class Observer:
         self._a, self._reference, self._counters, self._env = a, reference, counters, env
         self._likeness = likeness
         self._apart = frozenset(a.canonical(name) for name in apart)
-        self._eps = EPSILON[coarsest(a.plan)]
+        self._eps = EPSILON[coarsest(a)]
         self._passes = Passes(a.case.program)
         self._sharded: Sharded | None = None
         self._state = StateWatch(a, env, unsettled)

@@ -144,7 +144,7 @@ def tapped(case: CaseSpec, env: RankEnv) -> RankReport:
     largest: dict[Tapped, float] = {"output": 0.0, "gradient": 0.0}
     for (_, _, what, _), (_, right) in wide.items():
         largest[what] = max(largest[what], right[0])
-    eps = EPSILON[coarsest(a.plan)]
+    eps = EPSILON[coarsest(a)]
     found = []
     for key, (op, right) in wide.items():
         if key not in fsdp or key not in single:

@@ -134,7 +134,7 @@ def _buffers(
     rounded = Batch(
         "buffer",
         at,
-        EPSILON[coarsest(a.last.plan)],
+        EPSILON[coarsest(a.last)],
         floor_of({name: wide.get(name) for name in computed}),
         baselines=lambda: reference.buffer_baselines(computed, lambda trace: trace.buffers),
     )

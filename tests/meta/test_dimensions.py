@@ -42,7 +42,7 @@ SPREAD = {
     "ignored": (8, "modules without a unit, which drawings show; parameters go another way"),
     "clip": (7, "a target may have its own, and a program in words"),
     "optimizer": (8, "a target may have its own"),
-    "precision": (9, "decides on bytes, and on what the plain model is measured in"),
+    "precision": (8, "decides on bytes, and on what the plain model is measured in"),
     "loss": (10, "is also a quantity that is compared, and a function of a target"),
 }
 """Dimensions in more source files than that: in how many at most, and why."""

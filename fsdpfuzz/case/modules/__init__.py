@@ -8,17 +8,7 @@ from typing import get_args
 
 from fsdpfuzz.case.modules.activation import Activation, ActivationName
 from fsdpfuzz.case.modules.attention import Attention
-from fsdpfuzz.case.modules.base import (
-    TOKENS,
-    Brought,
-    Called,
-    Child,
-    NodeBase,
-    Parameter,
-    Place,
-    Shape,
-    Walk,
-)
+from fsdpfuzz.case.modules.base import TOKENS, Brought, Child, NodeBase, Parameter, Place, Shape
 from fsdpfuzz.case.modules.branches import Branches
 from fsdpfuzz.case.modules.buffered import Buffered
 from fsdpfuzz.case.modules.conv_norm import BATCH_NORM, ConvNorm
@@ -50,6 +40,7 @@ from fsdpfuzz.case.modules.side_output import SideOutput
 from fsdpfuzz.case.modules.switch import Switch
 from fsdpfuzz.case.modules.transformer import Transformer
 from fsdpfuzz.case.modules.transposed import Transposed
+from fsdpfuzz.case.modules.walk import Called, Walk
 from fsdpfuzz.errors import ContractError
 
 Node = (

@@ -11,8 +11,6 @@ from fsdpfuzz.case.modules.base import (
     Build,
     Child,
     NodeBase,
-    Visit,
-    Walk,
     changed,
     takes_features,
     without_defaults,
@@ -23,6 +21,7 @@ from fsdpfuzz.case.modules.encoder_layer import (
     PROJECTIONS,
     attention_parameters,
 )
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError

@@ -6,7 +6,7 @@ one, and says that alone: what comes in follows from the data flow, and no edit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 import msgspec
 
 from fsdpfuzz.case.base import Part, default_of
-from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.errors import CaseError, ContractError
 
 if TYPE_CHECKING:
-    from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.modules import Model, Node
 
 TOKENS = 0
@@ -110,67 +109,6 @@ class Brought:
     base: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
-    """One module called once during a forward."""
-
-    path: str
-    grad: bool
-    """Whether gradients are recorded."""
-    input_grad: bool
-    """Whether its input requires grad."""
-    asked: bool
-    """Whether the caller looks for a checkpoint of kind ``function`` on it."""
-
-
-Visit: TypeAlias = Generator[Called, None, bool]
-"""Yields the calls of a forward and returns whether the output requires grad."""
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """A forward that is followed through the model without running it."""
-
-    names: tuple[str, ...]
-    """FQNs of all places."""
-    now: Situation
-    """Where the rank stands in the program."""
-    own: Callable[[str], bool]
-    """Whether what the module at an FQN computes with its own parameters requires grad."""
-
-    def visit(self, node: Model, path: str, x: bool, *, grad: bool, asked: bool = True) -> Visit:
-        """A call of ``node`` at ``path``, whose input requires grad if ``x``."""
-        yield Called(path, grad, x, asked)
-        return (yield from node.visit(self, path, x, grad))
-
-    def brought(
-        self, path: str, held: Iterable[tuple[str, Model]], x: bool, *, grad: bool
-    ) -> Visit:
-        """A call by the program of a module without a node of its own, which may hold some."""
-        x = yield from self.plain("", [path], x, grad=grad)
-        for inner, node in held:
-            x = yield from self.visit(node, inner, x, grad=grad)
-        return x
-
-    def plain(
-        self, path: str, names: Iterable[str], x: bool, *, grad: bool, ours: bool = True
-    ) -> Visit:
-        """Modules without a node of their own, one after the other.
-
-        ``ours`` says that a module of ours calls them, which looks for checkpoints.
-        """
-        for name in names:
-            inner = join(path, name)
-            yield Called(inner, grad, x, asked=ours)
-            x = x or (grad and self.own(inner))
-        return x
-
-    def below(self, path: str) -> list[str]:
-        """FQNs, within the module at ``path``, of all that lies in it."""
-        start = f"{path}." if path else ""
-        return [p.removeprefix(start) for p in self.names if p != path and p.startswith(start)]
-
-
 Build: TypeAlias = Callable[[Child], Value]
 """Gives the expression that makes a child."""
 
@@ -204,6 +142,8 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     """The dimension of its weight that ``RowwiseParallel`` cuts; None where it cannot cut it."""
     normalises: ClassVar[bool] = False
     """Whether it is a norm over the last dimension, which ``SequenceParallel`` takes."""
+    linears: ClassVar[tuple[str, ...]] = ()
+    """FQNs in it, empty for itself, of linear layers that are called as modules with one input."""
     takes_rows: ClassVar[bool] = False
     """Whether it does the same to rows of its input as to all of it, if what lies in it does."""
     changes_outputs: ClassVar[bool] = False

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from fsdpfuzz.case.modules.base import (
-    Brought,
-    Build,
-    Called,
-    Child,
-    NodeBase,
-    Visit,
-    Walk,
-    changed,
-)
+from fsdpfuzz.case.modules.base import Brought, Build, Child, NodeBase, changed
+from fsdpfuzz.case.modules.walk import Called, Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Items, Value, call
 from fsdpfuzz.errors import CaseError

@@ -11,12 +11,11 @@ from fsdpfuzz.case.modules.base import (
     Build,
     Child,
     NodeBase,
-    Visit,
-    Walk,
     changed,
     takes_features,
     without_defaults,
 )
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError
 

@@ -12,8 +12,6 @@ from fsdpfuzz.case.modules.base import (
     Build,
     Child,
     NodeBase,
-    Visit,
-    Walk,
     changed,
     kept_rows,
     kept_width,
@@ -21,6 +19,7 @@ from fsdpfuzz.case.modules.base import (
     without_defaults,
 )
 from fsdpfuzz.case.modules.linear import linear_in
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Items, Value, call
 from fsdpfuzz.errors import CaseError

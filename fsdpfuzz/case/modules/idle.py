@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from fsdpfuzz.case.modules.base import (
-    Brought,
-    Build,
-    Child,
-    NodeBase,
-    Visit,
-    Walk,
-    takes_features,
-)
+from fsdpfuzz.case.modules.base import Brought, Build, Child, NodeBase, takes_features
 from fsdpfuzz.case.modules.linear import linear_in
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.recipe import Value, call
 
 

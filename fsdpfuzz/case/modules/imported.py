@@ -12,16 +12,9 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from fsdpfuzz.case.base import Dtype, ModulePath, Name, ParameterName, Part
-from fsdpfuzz.case.modules.base import (
-    Brought,
-    Build,
-    Called,
-    NodeBase,
-    Shape,
-    Visit,
-    Walk,
-)
+from fsdpfuzz.case.modules.base import Brought, Build, NodeBase, Shape
 from fsdpfuzz.case.modules.encoder_layer import ATTENTION
+from fsdpfuzz.case.modules.walk import Called, Visit, Walk
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value, call
 

@@ -6,16 +6,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from fsdpfuzz.case.modules.base import (
-    Around,
-    Brought,
-    Build,
-    Called,
-    Child,
-    Visit,
-    Walk,
-    changed,
-)
+from fsdpfuzz.case.modules.base import Around, Brought, Build, Child, changed
+from fsdpfuzz.case.modules.walk import Called, Visit, Walk
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError

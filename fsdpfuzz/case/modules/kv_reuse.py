@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from msgspec import Meta
 
 from fsdpfuzz.case.base import Count
-from fsdpfuzz.case.modules.base import (
-    Brought,
-    Build,
-    Child,
-    NodeBase,
-    Visit,
-    Walk,
-    changed,
-    takes_features,
-)
+from fsdpfuzz.case.modules.base import Brought, Build, Child, NodeBase, changed, takes_features
 from fsdpfuzz.case.modules.encoder_layer import ATTENTION
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Items, Value, call
 from fsdpfuzz.errors import CaseError

@@ -12,14 +12,13 @@ from fsdpfuzz.case.modules.base import (
     Build,
     Child,
     NodeBase,
-    Visit,
-    Walk,
     changed,
     kept_rows,
     kept_width,
     takes_features,
     without_defaults,
 )
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Items, Value, call
 

@@ -26,6 +26,7 @@ class Linear(Leaf, tag="linear", frozen=True, kw_only=True):
 
     classes: ClassVar[tuple[str, ...]] = ("torch.nn.Linear",)
     shows_width: ClassVar[bool] = True
+    linears: ClassVar[tuple[str, ...]] = ("",)
     # It multiplies by the transpose: what it takes lies along the second.
     cut_by_rows: ClassVar[int | None] = 1
     out: Width

@@ -11,13 +11,12 @@ from fsdpfuzz.case.modules.base import (
     Build,
     Child,
     NodeBase,
-    Visit,
-    Walk,
     changed,
     takes_features,
     without_defaults,
 )
 from fsdpfuzz.case.modules.linear import Linear, linear_in
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.recipe import Value, call
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ class Lora(NodeBase, tag="lora", frozen=True, kw_only=True):
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.lora.Lora",)
     shows_width: ClassVar[bool] = True
+    linears: ClassVar[tuple[str, ...]] = ("base",)
     out: Width
     rank: Count = 1
     bias: bool = True

@@ -11,11 +11,10 @@ from fsdpfuzz.case.modules.base import (
     Child,
     NodeBase,
     Shape,
-    Visit,
-    Walk,
     changed,
     without_defaults,
 )
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from fsdpfuzz.case.modules.base import Around, Brought, Build, Child, Visit, Walk, changed
+from fsdpfuzz.case.modules.base import Around, Brought, Build, Child, changed
 from fsdpfuzz.case.modules.sequential import Sequential
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError

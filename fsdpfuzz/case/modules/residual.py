@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from fsdpfuzz.case.modules.base import Around, Brought, Build, Child, Visit, Walk
+from fsdpfuzz.case.modules.base import Around, Brought, Build, Child
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
 

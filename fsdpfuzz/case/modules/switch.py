@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from fsdpfuzz.case.modules.base import Brought, Build, Child, NodeBase, Visit, Walk
+from fsdpfuzz.case.modules.base import Brought, Build, Child, NodeBase
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Items, Value, call
 from fsdpfuzz.errors import CaseError

@@ -6,17 +6,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case.base import Count, Probability, Width, written
-from fsdpfuzz.case.modules.base import (
-    TOKENS,
-    Brought,
-    Build,
-    Child,
-    NodeBase,
-    Shape,
-    Visit,
-    Walk,
-)
+from fsdpfuzz.case.modules.base import TOKENS, Brought, Build, Child, NodeBase, Shape
 from fsdpfuzz.case.modules.encoder_layer import ATTENTION, MULTIHEAD, layer_parameters
+from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
 from fsdpfuzz.errors import CaseError

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.flow import Situation
     from fsdpfuzz.case.lowering import Lowering
-    from fsdpfuzz.case.modules.base import Called
+    from fsdpfuzz.case.modules.walk import Called
     from fsdpfuzz.case.spec import CaseSpec
 
 

@@ -179,6 +179,8 @@ def refused_into(a: Anatomy, into: str) -> str:
         return "a 0-dim parameter cannot be sharded"
     if into == "fsdp2" and transposed(a):
         return "fsdp2 cuts none but contiguous parameters"
+    if into == "fsdp1" and a.case.stored_low:
+        return "fsdp1 flattens none but parameters of one dtype"
     return ""
 
 

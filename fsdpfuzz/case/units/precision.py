@@ -289,10 +289,10 @@ def reduced_in(unit: Unit, *, own: bool = False) -> Dtype | None:
     return precision.reduce or (None if own else precision.param)
 
 
-def coarsest(plan: Plan) -> Dtype:
-    """The coarsest dtype that a plan lets take part."""
-    names: list[Dtype] = ["float32"]
-    for unit in plan.units:
+def coarsest(a: Anatomy) -> Dtype:
+    """The coarsest dtype that a plan, or what is stored in one, lets take part."""
+    names: list[Dtype] = ["bfloat16" if a.case.stored_low else "float32"]
+    for unit in a.plan.units:
         if unit.precision is not None:
             told = unit.precision
             given = (told.param, told.reduce, told.buffer, told.output)

@@ -166,9 +166,9 @@ def test_what_fsdp_is_told(unit: Unit, told: dict[str, object]) -> None:
 
 def test_a_low_output_counts_for_what_rounding_explains() -> None:
     low = with_policies(Precision(output="bfloat16"), None)
-    assert coarsest(low.plan) == "bfloat16"
-    assert coarsest(with_policies(OUT, None).plan) == "bfloat16"
-    assert coarsest(with_policies(None, None).plan) == "float32"
+    assert coarsest(anatomy(low)) == "bfloat16"
+    assert coarsest(anatomy(with_policies(OUT, None))) == "bfloat16"
+    assert coarsest(anatomy(with_policies(None, None))) == "float32"
 
 
 def test_none_then_each_switch_as_pytorch_has_it_is_plainer() -> None:

@@ -278,6 +278,9 @@ MESSAGES = {
         "fully_shard doesn't support scalar parameters. Change gain to a 1D tensor with numel "
         "equal to 1."
     ],
+    "fsdp2_mixed_dtypes": [
+        "FSDP expects uniform original parameter dtype but got {torch.float32, torch.bfloat16}"
+    ],
     "fsdp2_not_contiguous": [
         "FSDP does not support non-contiguous parameters yet: param.shape=torch.Size([2, 2]) "
         "param.stride()=(1, 2)"

@@ -1,0 +1,151 @@
+"""Frozen linear layers that are stored in bfloat16 beside parameters in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from fsdpfuzz.case.base import Dtype, on
+from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler, one
+from fsdpfuzz.case.modules import Imported
+from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.recipe import MODEL, Do, Inside, Variable, call
+from fsdpfuzz.case.units.param_dtype_override import overridden
+from fsdpfuzz.case.units.precision import computed_in
+from fsdpfuzz.errors import CaseError
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.spec import CaseSpec
+
+_HOW = ("no", "alone", "mixed")
+
+
+@lru_cache(maxsize=64)
+def stored_low(a: Anatomy) -> frozenset[str]:
+    """FQNs of the parameters that are stored in bfloat16."""
+    return frozenset(p.fqn for path in a.case.stored_low for p in a.by_path[path].parameters)
+
+
+def gathered_as(a: Anatomy, owner: str, fqn: str) -> Dtype:
+    """The dtype in which a unit (fsdp2) gathers a parameter, and computes with it."""
+    own: Dtype = "bfloat16" if fqn in stored_low(a) else "float32"
+    return own if fqn in overridden(a) else computed_in(a.options[owner]) or own
+
+
+def may_be_stored_low(a: Anatomy) -> tuple[str, ...]:
+    """The layers that may be: frozen all along, and tied to nothing."""
+    if a.case.tensor_parallel is not None or isinstance(a.case.model, Imported):
+        return ()
+    if any(b.fsdp1 for b in a.under_each_plan):
+        return ()
+    trained = {fqn for _, _, now in a.situations(0) for fqn, is_on in now.trained.items() if is_on}
+    out = trained.union(a.source, a.source.values(), set(a.by_fqn).difference(a.frozen))
+    layers = [
+        a.by_path[join(place.path, name)]
+        for place in a.places
+        if place.node is not None
+        for name in place.node.linears
+    ]
+    return tuple(at.path for at in layers if not any(p.fqn in out for p in at.parameters))
+
+
+def stored(a: Anatomy) -> Iterator[Do]:
+    """In the plain model as well: what bfloat16 rounds is no fault of FSDP."""
+    for path in a.case.stored_low:
+        layer = Inside("model", path) if path else MODEL
+        yield Do(call=call("steps.stored_low.store", layer, Variable("dtype")))
+
+
+class StoredLowDimension(Dimension):
+    """Which of the frozen linear layers are."""
+
+    name = "stored_low"
+    of_model: ClassVar[bool] = True
+    features: ClassVar[Mapping[str, Feature]] = {
+        "stored_low": Feature(
+            about="no, alone (frozen layers are stored in bfloat16, in units where all is), mixed "
+            "(beside parameters in float32 of the same unit) (fsdp2 only)",
+            group="Parameters",
+            values=_HOW,
+            apis=("fsdp2",),
+            excludes={value: {"freeze": ("none",)} for value in _HOW[1:]},
+        ),
+    }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "stored_low": Feature(
+            about="no, alone, mixed: whether the unit's parameters are stored in bfloat16",
+            group="Parameters",
+            values=_HOW,
+            apis=("fsdp2",),
+        ),
+    }
+    parameter_features: ClassVar[Mapping[str, Feature]] = {
+        "stored_low": Feature(
+            about="on when the parameter is stored in bfloat16", group="Parameters", values=ON
+        ),
+    }
+    rejections: ClassVar[tuple[Rejection, ...]] = (
+        Rejection(
+            name="fsdp2_mixed_dtypes",
+            why="before torch 2.8 all parameters of a unit have one dtype, also frozen ones",
+            pattern=r"FSDP expects uniform original parameter dtype but got",
+            source="torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py: _init_mp_dtypes",
+            asked=lambda a: any(_how(a, unit) == "mixed" for unit in a.units),
+            raised="AssertionError",
+        ),
+    )
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """How they lie to units."""
+        if not a.fsdp1:
+            found = [how for how in (_how(a, unit) for unit in a.units) if how != "no"]
+            alone = "alone" if a.case.stored_low else "no"
+            yield "stored_low", one(found, none=alone, several="mixed")
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """How much of the unit is."""
+        if not a.fsdp1:
+            yield "stored_low", _how(a, path)
+
+    def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
+        """Whether it is."""
+        yield "stored_low", on(fqn in stored_low(a))
+
+    def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
+        """Which they are."""
+        if case.stored_low:
+            yield "in bfloat16", ", ".join(path or "the model" for path in case.stored_low)
+
+    def check(self, a: Anatomy) -> None:
+        """They are frozen linear layers of fsdp2, and nobody writes into them."""
+        asked = a.case.stored_low
+        check_names(asked, a.by_path, "$.stored_low", "module")
+        allowed = may_be_stored_low(a) if asked else ()
+        for i, path in enumerate(asked):
+            if path not in allowed:
+                words = (
+                    f"{path or 'the model'!r} is no linear layer of fsdp2 that is frozen all along "
+                    "and tied to nothing, without tensor parallelism"
+                )
+                raise CaseError(words, path=f"$.stored_low[{i}]")
+        if asked and any(stored_low(b) & overridden(b) for b in a.under_each_plan):
+            raise CaseError("a layer whose unit gathers it in float32", path="$.stored_low")
+
+    def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
+        """None; fewer."""
+        replace, asked = msgspec.structs.replace, case.stored_low
+        if asked:
+            yield Simpler(replace(case, stored_low=()), "layers stored in bfloat16")
+        for i in range(len(asked)) if len(asked) > 1 else ():
+            yield Simpler(replace(case, stored_low=asked[:i] + asked[i + 1 :]))
+
+
+def _how(a: Anatomy, unit: str) -> str:
+    low = stored_low(a)
+    states = {p.fqn in low for p in a.owned[unit] if p.numel}
+    return "mixed" if len(states) > 1 else "alone" if True in states else "no"

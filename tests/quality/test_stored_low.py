@@ -1,0 +1,71 @@
+"""Units with parameters of two dtypes train right, and what goes wrong with that is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdpfuzz.case import (
+    ITERATION,
+    CaseSpec,
+    Dense,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Lora,
+    Precision,
+    Sequential,
+)
+from fsdpfuzz.case.operations import Rebuild, StateDict, Transfer
+from tests.injected.by_hand import assert_scripted, judged
+
+FIRST = "benchmarks.faults.injections:fsdp2_gathers_in_the_first_dtype"
+GRADIENTS = "benchmarks.faults.injections:fsdp2_gradients_in_the_first_dtype"
+MODEL = Sequential(children=(Lora(out=3, rank=2), Linear(out=2)))
+
+
+def case(precision: Precision | None = None, **changes: object) -> CaseSpec:
+    given = {
+        "world_size": 2,
+        "model": MODEL,
+        "inputs": Dense(width=3, batch=2),
+        "plan": Fsdp2Plan(units=(Fsdp2Unit(path="", precision=precision),)),
+        "frozen": ("0.base.weight", "0.base.bias"),
+        "stored_low": ("0.base",),
+        "program": (*ITERATION, *ITERATION),
+    }
+    return CaseSpec(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16", "float32"])
+def test_adapters_on_a_base_in_bfloat16(dtype: str | None) -> None:
+    precision = None if dtype is None else Precision(param=dtype)  # type: ignore[arg-type]
+    assert judged(case(precision)).status == "passed"
+
+
+@pytest.mark.parametrize(
+    "saving",
+    [
+        StateDict(form="full", rank0_only=True, cpu_offload=True),
+        StateDict(form="sharded"),
+        Rebuild(plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path="")))),
+        Transfer(into="plain"),
+        Transfer(into="fsdp2"),
+    ],
+    ids=lambda op: op.kind(),
+)
+def test_each_is_saved_in_its_own_dtype(saving: StateDict | Rebuild | Transfer) -> None:
+    assert judged(case(program=(*ITERATION, saving, *ITERATION))).status == "passed"
+
+
+def test_all_in_the_dtype_of_the_first(tmp_path: Path) -> None:
+    (found,) = judged(case(), FIRST).findings
+    assert found.key.startswith("no_crash/crash/fsdp2:RuntimeError@torch/distributed/fsdp/")
+    assert_scripted(case(), found, FIRST, tmp_path)
+
+
+def test_gradients_in_the_dtype_of_a_frozen_one(tmp_path: Path) -> None:
+    (found,) = judged(case(), GRADIENTS).findings
+    assert found.key.startswith("no_crash/crash/fsdp2")
+    assert_scripted(case(), found, GRADIENTS, tmp_path)
