@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import cache
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,6 +62,12 @@ def build() -> typer.Typer:
     return app
 
 
+# Whoever calls `main` again and again, as tests do, would have most of the time go into it.
+@cache
+def _command() -> Any:
+    return typer.main.get_command(build())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; its exit code. Arguments default to those of the process."""
     from fsdpfuzz.show import spell_out
@@ -68,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # First of all: an error about an option may hold what the terminal's encoding lacks.
     for stream in (sys.stdout, sys.stderr):
         spell_out(stream)
-    command = typer.main.get_command(build())
+    command = _command()
     # A signal that is ignored, as SIGHUP under nohup, stays ignored.
     previous = {
         number: signal.signal(number, _stop)
