@@ -7,14 +7,22 @@ from collections.abc import Collection
 from fsdpfuzz.case import FLAT, Anatomy, Fsdp1Unit, StateDict, join
 
 
-def state_keys(a: Anatomy, plain: Collection[str], op: StateDict, *, absent: bool) -> set[str]:
+def state_keys(
+    a: Anatomy,
+    plain: Collection[str],
+    op: StateDict,
+    *,
+    absent: bool,
+    without: Collection[str] = (),
+) -> set[str]:
     """Keys that a rank's state dict must have.
 
-    ``plain`` are the plain model's; ``absent`` says that the rank gets none.
+    ``plain`` are the plain model's, but for those ``without``; ``absent`` says that the rank gets
+    none.
     """
     if absent:
         return set()
-    keys = set(plain)
+    keys = set(plain).difference(without)
     if op.form != "local":
         return keys
     for fqn, owner in a.owners.items():

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.modules.extra_state import STEPS, has_extra_state
-from fsdpfuzz.case.operations.state_dict import state_step
+from fsdpfuzz.case.operations.state_dict import left_out, state_step
 from fsdpfuzz.case.paths import innermost
-from fsdpfuzz.case.recipe import MODEL, Do, Inside, Items, Value, Variable, call
+from fsdpfuzz.case.recipe import MODEL, Do, Inside, Items, Value, Variable, call, literal
 from fsdpfuzz.expect import is_cut
 from fsdpfuzz.invariants.base import (
     Invariant,
@@ -74,7 +74,10 @@ class StateDictKeys(Invariant):
         op = last_state(a, finding.op)
         plain = Variable("plain")
         # Before it is wrapped: ``fully_shard`` changes the very parameters into DTensors.
-        build = Do(call=call(state_step(a, "forms"), MODEL), into=(plain,), who="fsdp")
+        lacking = () if finding.op is None else tuple(sorted(left_out(a, finding.op)))
+        without: dict[str, Value] = {"without": literal(lacking)} if lacking else {}
+        taken = call(state_step(a, "forms"), MODEL, **without)
+        build = Do(call=taken, into=(plain,), who="fsdp")
         flat: tuple[str, ...] = ()
         if op is not None and op.form == "local":
             flat = tuple(sorted(owner for owner in a.units if is_cut(a, owner)))

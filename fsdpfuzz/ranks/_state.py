@@ -24,6 +24,7 @@ from fsdpfuzz.case import (
     coarsest_buffer,
 )
 from fsdpfuzz.case.checkpoints import names_are_prefixed
+from fsdpfuzz.case.operations.state_dict import left_out
 from fsdpfuzz.case.strides import transposed, without_elements
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect import optional_keys, state_keys
@@ -83,7 +84,7 @@ class StateWatch:
         """
         a = self._a.at(at)
         absent = op.on_rank0(a) and self._env.rank != 0
-        due = state_keys(a, self._forms, op, absent=absent)
+        due = state_keys(a, self._forms, op, absent=absent, without=left_out(self._a, at))
         values: dict[str, Tensor] | None = None
         if op.on_rank0(a):
             # No collective where only rank 0 has a state dict.
@@ -207,7 +208,10 @@ class StateWatch:
         """What this rank holds of both models, which must be equal bit for bit."""
         batch = Batch("reloaded", op, 0.0, 0.0, exact=True)
         held = {shard.name: shard.values() for shard in saved.shards}
+        without = left_out(self._a, op)
         for shard in loaded.shards:
+            if shard.name in without:
+                continue
             value, right = shard.values(), held.get(shard.name)
             # Compared with nothing then, which reports it as missing rather than raising here.
             if right is not None and right.numel() != value.numel():

@@ -5,7 +5,7 @@ Each is a tensor of its own then, as parameters and buffers are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,7 +61,9 @@ def broadcast(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return state_dict.broadcast(rest, device) | holder[0]
 
 
-def forms(model: nn.Module) -> dict[str, Any]:
-    """Shape and dtype of each entry of the plain model's state dict."""
+def forms(model: nn.Module, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Shape and dtype of each entry of the plain model's state dict but those that are named."""
     state = entries(model.state_dict())
+    for key in without:
+        del state[key]
     return {key: (tuple(value.shape), value.dtype) for key, value in state.items()}

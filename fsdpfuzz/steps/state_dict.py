@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,9 @@ def broadcast(state: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
     return out
 
 
-def forms(model: nn.Module) -> dict[str, Any]:
-    """Shape and dtype of each entry of the plain model's state dict."""
-    return {key: (tuple(value.shape), value.dtype) for key, value in model.state_dict().items()}
+def forms(model: nn.Module, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Shape and dtype of each entry of the plain model's state dict but those that are named."""
+    whole = model.state_dict()
+    for key in without:
+        del whole[key]
+    return {key: (tuple(value.shape), value.dtype) for key, value in whole.items()}

@@ -45,6 +45,8 @@ def draw(program: Program) -> None:
         if asked.on_rank0(d.a) and not agree:
             asked = StateDict(form=form)
         gap, setter, more, between = d.pick(program.gaps), d.chance(25), d.chance(50), d.pick(forms)
+        if not d.a.fsdp1 and setter and d.case.frozen:
+            asked = msgspec.structs.replace(asked, ignore_frozen=True)
         if not d.a.fsdp1 or not setter:
             gap.append(asked)
             continue

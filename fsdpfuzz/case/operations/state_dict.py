@@ -39,6 +39,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
                 "no": {
                     "state_offload": ("on",),
                     "state_rank0": ("on",),
+                    "state_frozen": ("left out",),
                     "state_form": ("set", "kept"),
                 },
                 "sharded": {"state_rank0": ("on",)},
@@ -50,6 +51,12 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         ),
         "state_rank0": Feature(
             about="on when a state dict is for rank 0 only", group="State", values=ON
+        ),
+        "state_frozen": Feature(
+            about="saved, left out: whether a state dict has what is frozen by then (fsdp2 only)",
+            group="State",
+            values=("saved", "left out"),
+            apis=("fsdp2",),
         ),
         "state_form": Feature(
             about="context, set, kept: whether a context manager gives the form of a state dict, "
@@ -77,6 +84,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
     cpu_offload: bool = False
     given: Literal["context", "set", "kept"] = "context"
     """How the form is given (fsdp1): ``kept`` is what was set last, in the same options."""
+    ignore_frozen: bool = False
+    """``ignore_frozen_params`` (fsdp2): what is frozen by then is neither saved nor loaded."""
 
     @property
     def looks_whole(self) -> bool:
@@ -121,6 +130,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             raise CaseError(f"form={self.form!r} is on every rank", path=f"{at}.rank0_only")
         if self.given != "context" and not a.fsdp1:
             raise CaseError("an option of fsdp1 alone", path=f"{at}.given")
+        if self.ignore_frozen and a.fsdp1:
+            raise CaseError("an option of fsdp2 alone", path=f"{at}.ignore_frozen")
         form = (self.form, self.rank0_only, self.cpu_offload)
         if self.given == "kept" and form != progress.form:
             raise CaseError("the form that was set last is another one", path=f"{at}.given")
@@ -138,6 +149,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         save: dict[str, Value] = {}
         if self.cpu_offload or (rank0 and not a.fsdp1):
             save["offload"] = True
+        if self.ignore_frozen:
+            save["ignore_frozen"] = True
         if rank0 and a.fsdp1:
             save["rank0_only"] = True
         if self.given == "context":
@@ -162,6 +175,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             yield Do(call=call(".load_state_dict", loaded, given), who="fsdp")
             return
         load: dict[str, Value] = {"broadcast": True} if rank0 and not a.fsdp1 else {}
+        if self.ignore_frozen:
+            load["ignore_frozen"] = True
         yield Do(call=call(f"{room}.load", loaded, self.form, given, **load), who="fsdp")
 
     def words(self) -> str:
@@ -169,6 +184,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         words = ["state_dict", self.form]
         words += ["rank 0 only"] if self.rank0_only else []
         words += ["to CPU"] if self.cpu_offload else []
+        words += ["without what is frozen"] if self.ignore_frozen else []
         words += [] if self.given == "context" else [self.given]
         return " ".join(words)
 
@@ -182,6 +198,9 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         if a.fsdp1:
             given = {op.given for op in taken}
             yield "state_form", next((g for g in ("kept", "set") if g in given), "context")
+        else:
+            lacks = any(op.ignore_frozen for op in taken)
+            yield "state_frozen", "left out" if lacks else "saved"
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
@@ -191,6 +210,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             ("cpu_offload", False, "offload of the state dict"),
             ("rank0_only", False, "a state dict on rank 0 only"),
             ("given", "context", "set_state_dict_type"),
+            ("ignore_frozen", False, "ignore_frozen_params"),
         )
         for name, value, words in plainer:
             program = tuple(
@@ -204,6 +224,17 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
 def taken_in(case: CaseSpec) -> list[StateDict]:
     """The state dicts of a program."""
     return [op for op in case.program if isinstance(op, StateDict)]
+
+
+def left_out(a: Anatomy, at: int) -> frozenset[str]:
+    """What the state dict at an operation leaves out: by each name that it has in the model."""
+    op = a.case.program[at]
+    if not isinstance(op, StateDict) or not op.ignore_frozen:
+        return frozenset()
+    trained = next(now.trained for i, _, now in a.situations(0) if i == at)
+    frozen = {fqn for fqn, is_trained in trained.items() if not is_trained}
+    second = {name for name, first in a.brought_ties.items() if first in frozen}
+    return frozenset(frozen | second)
 
 
 def dcp_options(

@@ -10,16 +10,29 @@ from torch.distributed._state_dict_utils import _gather_state_dict
 from torch.distributed.checkpoint import state_dict as dcp
 
 
-def save(model: nn.Module, form: str, offload: bool = False) -> dict[str, Any]:
+def save(
+    model: nn.Module, form: str, offload: bool = False, ignore_frozen: bool = False
+) -> dict[str, Any]:
     """``get_model_state_dict`` in the form asked for."""
     options = dcp.StateDictOptions(full_state_dict=form == "full", cpu_offload=offload)
+    if ignore_frozen:
+        options.ignore_frozen_params = True
     return dcp.get_model_state_dict(model, options=options)
 
 
-def load(model: nn.Module, form: str, state: dict[str, Any], broadcast: bool = False) -> None:
+def load(
+    model: nn.Module,
+    form: str,
+    state: dict[str, Any],
+    broadcast: bool = False,
+    ignore_frozen: bool = False,
+) -> None:
     """``set_model_state_dict``; with ``broadcast`` only rank 0 has the state."""
     full = form == "full"
     options = dcp.StateDictOptions(full_state_dict=full, broadcast_from_rank0=broadcast)
+    if ignore_frozen:
+        options.ignore_frozen_params = True
+        options.strict = False
     dcp.set_model_state_dict(model, dict(state), options=options)
 
 
