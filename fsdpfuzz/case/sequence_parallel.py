@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fsdpfuzz.case.modules import Brought, Child
 from fsdpfuzz.case.modules.base import Around
-from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -117,6 +117,12 @@ def check_rows(a: Anatomy, told: TensorParallel, at: str) -> None:
     """The rows can be shared out evenly."""
     if told.sequence_dim and a.case.inputs.length is None:
         raise CaseError("the data has no sequence", path=f"{at}.sequence_dim")
+    handing = [p.path for p in a.places if p.node is not None and p.node.hands_out_rows]
+    for part in told.modules if told.sequence_dim else ():
+        for path, style in part.styles():
+            # What they are given has two dimensions, of which the second is what a norm is over.
+            if style == "sequence" and any(within(path, around) for around in handing):
+                raise CaseError(f"{path!r} is given rows alone", path=f"{at}.sequence_dim")
     rows = a.case.inputs.length if told.sequence_dim else a.case.inputs.batch
     if (rows or 0) % told.size:
         raise CaseError(f"there are {rows} rows, which {told.size} ranks share evenly", path=at)

@@ -220,3 +220,14 @@ def test_what_experts_hand_on_in_them_is_whole() -> None:
     found = handed_on(anatomy(cut(*before, *inside, model=model)))
     assert found.takes == {"0.1", "0.2"}
     assert found.puts_out == {"0.0", "0.1"}
+
+
+def test_rows_that_experts_are_given_have_no_second_dimension_to_cut() -> None:
+    model = Sequential(children=(Experts(children=(Norm(variant="rms"), Norm())), Norm()))
+    data = Dense(width=4, batch=2, length=2)
+    inside, beside = (Parallel(module=at, style="sequence") for at in ("0.experts.0", "1"))
+    along = {"sequence_dim": 1}
+    with pytest.raises(CaseError, match=r"'0\.experts\.0' is given rows alone"):
+        check(cut(inside, model=model, inputs=data, told=along))
+    check(cut(beside, model=model, inputs=data, told=along))
+    check(cut(inside, model=model, inputs=data, told={}))
