@@ -40,6 +40,13 @@ FAULTS = (
         ),
     ),
     fault(
+        "frozen_parameters_not_ignored",
+        "ignore_frozen_params leaves what is frozen in the state dict",
+        "state dict",
+        "fsdp2",
+        Edit(DCP + "_get_model_state_dict", "info.ignore_frozen_params", "False"),
+    ),
+    fault(
         "full_load_not_written",
         "loading a full state dict changes nothing",
         "state dict",

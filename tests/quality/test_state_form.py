@@ -1,15 +1,29 @@
-"""A form of state dicts that is set stays so, and where it does not, that is found."""
+"""What state dicts are asked for: their form stays, what is frozen is left out, or it is found."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import pytest
 
-from fsdpfuzz.case import CaseSpec, Dense, Fsdp1Plan, Fsdp1Unit, Linear, Op, Sequential, StateDict
+from fsdpfuzz.case import (
+    CaseSpec,
+    Dense,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Op,
+    Sequential,
+    StateDict,
+)
 from tests.injected.by_hand import ONCE, assert_scripted, judged
 
 FORGOTTEN = "benchmarks.faults.injections:fsdp1_form_not_put_back"
+NOT_IGNORED = "benchmarks.faults.injections:frozen_parameters_not_ignored"
 
 
 def case(*program: Op) -> CaseSpec:
@@ -45,3 +59,16 @@ def test_a_form_that_a_context_does_not_put_back(asked: StateDict, tmp_path: Pat
 @pytest.mark.parametrize("asked", SETS, ids=lambda op: op.form)
 def test_a_form_is_kept_in_training(asked: StateDict) -> None:
     assert judged(case(asked, *ONCE, kept(asked), *ONCE, kept(asked))).status == "passed"
+
+
+@pytest.mark.parametrize("form", ["full", "sharded"])
+def test_what_is_frozen_is_left_out(form: Literal["full", "sharded"], tmp_path: Path) -> None:
+    given = msgspec.structs.replace(
+        case(*ONCE, StateDict(form=form, ignore_frozen=True), *ONCE),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path=""))),
+        frozen=("0.weight", "1.bias"),
+    )
+    assert judged(given).status == "passed"
+    (found,) = judged(given, NOT_IGNORED).findings
+    assert found.key == "state_dict_keys/mismatch/fsdp2:unexpected"
+    assert_scripted(given, found, NOT_IGNORED, tmp_path)

@@ -1,4 +1,4 @@
-"""The form of some state dicts of fsdp1 is set for those that follow."""
+"""What state dicts are drawn with: of fsdp1 a form for those that follow, of fsdp2 no frozen."""
 
 from __future__ import annotations
 
@@ -26,3 +26,19 @@ def test_one_that_is_kept_shrinks_to_a_full_one() -> None:
     strategy = cases(focus="state_dict", apis=("fsdp1",))
     kept = StateDict(given="kept")
     shrinks_to(lambda c: taken(c, "kept") == [kept], strategy, lambda c: taken(c, "kept"))
+
+
+def test_some_are_without_what_is_frozen() -> None:
+    found = [case for case in sample("state_dict").cases if case.api == "fsdp2" and case.frozen]
+    taken_so = [op for case in found for op in taken(case, "context") if op.ignore_frozen]
+    assert 0.1 < len(taken_so) / len(found) < 0.6
+    assert {op.form for op in taken_so} == {"full", "sharded"}
+
+
+def test_one_without_what_is_frozen_shrinks_to_itself_alone() -> None:
+    def having(case: CaseSpec) -> list[StateDict]:
+        return [op for op in taken(case, "context") if op.ignore_frozen]
+
+    less = StateDict(ignore_frozen=True)
+    strategy = cases(focus="state_dict", apis=("fsdp2",))
+    shrinks_to(lambda c: c.program == (less,) and len(c.frozen) == 1, strategy, having)
