@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -12,10 +11,11 @@ from fsdpfuzz.case.base import Dtype, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler, one
 from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.names import check_names
+from fsdpfuzz.case.operations import FullParams
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Variable, call
 from fsdpfuzz.case.units.param_dtype_override import overridden
-from fsdpfuzz.case.units.precision import computed_in
+from fsdpfuzz.case.units.precision import computed_in, stored_low
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -25,14 +25,8 @@ if TYPE_CHECKING:
 _HOW = ("no", "alone", "mixed")
 
 
-@lru_cache(maxsize=64)
-def stored_low(a: Anatomy) -> frozenset[str]:
-    """FQNs of the parameters that are stored in bfloat16."""
-    return frozenset(p.fqn for path in a.case.stored_low for p in a.by_path[path].parameters)
-
-
 def gathered_as(a: Anatomy, owner: str, fqn: str) -> Dtype:
-    """The dtype in which a unit (fsdp2) gathers a parameter, and computes with it."""
+    """The dtype in which a unit gathers a parameter, and computes with it."""
     own: Dtype = "bfloat16" if fqn in stored_low(a) else "float32"
     return own if fqn in overridden(a) else computed_in(a.options[owner]) or own
 
@@ -40,8 +34,6 @@ def gathered_as(a: Anatomy, owner: str, fqn: str) -> Dtype:
 def may_be_stored_low(a: Anatomy) -> tuple[str, ...]:
     """The layers that may be: frozen all along, and tied to nothing."""
     if a.case.tensor_parallel is not None or isinstance(a.case.model, Imported):
-        return ()
-    if any(b.fsdp1 for b in a.under_each_plan):
         return ()
     trained = {fqn for _, _, now in a.situations(0) for fqn, is_on in now.trained.items() if is_on}
     out = trained.union(a.source, a.source.values(), set(a.by_fqn).difference(a.frozen))
@@ -69,10 +61,9 @@ class StoredLowDimension(Dimension):
     features: ClassVar[Mapping[str, Feature]] = {
         "stored_low": Feature(
             about="no, alone (frozen layers are stored in bfloat16, in units where all is), mixed "
-            "(beside parameters in float32 of the same unit) (fsdp2 only)",
+            "(beside parameters in float32 of the same unit)",
             group="Parameters",
             values=_HOW,
-            apis=("fsdp2",),
             excludes={value: {"freeze": ("none",)} for value in _HOW[1:]},
         ),
     }
@@ -81,7 +72,6 @@ class StoredLowDimension(Dimension):
             about="no, alone, mixed: whether the unit's parameters are stored in bfloat16",
             group="Parameters",
             values=_HOW,
-            apis=("fsdp2",),
         ),
     }
     parameter_features: ClassVar[Mapping[str, Feature]] = {
@@ -95,22 +85,27 @@ class StoredLowDimension(Dimension):
             why="before torch 2.8 all parameters of a unit have one dtype, also frozen ones",
             pattern=r"FSDP expects uniform original parameter dtype but got",
             source="torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py: _init_mp_dtypes",
-            asked=lambda a: any(_how(a, unit) == "mixed" for unit in a.units),
+            asked=lambda a: not a.fsdp1 and _mixes(a),
             raised="AssertionError",
+        ),
+        Rejection(
+            name="fsdp1_mixed_dtypes",
+            why="all parameters of a unit become one flat parameter, of one dtype",
+            pattern=r"Must flatten tensors with uniform dtype",
+            source="torch/distributed/fsdp/_flat_param.py: _validate_tensors_to_flatten",
+            asked=lambda a: a.fsdp1 and _mixes(a),
         ),
     )
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
         """How they lie to units."""
-        if not a.fsdp1:
-            found = [how for how in (_how(a, unit) for unit in a.units) if how != "no"]
-            alone = "alone" if a.case.stored_low else "no"
-            yield "stored_low", one(found, none=alone, several="mixed")
+        found = [how for how in (_how(a, unit) for unit in a.units) if how != "no"]
+        alone = "alone" if a.case.stored_low else "no"
+        yield "stored_low", one(found, none=alone, several="mixed")
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """How much of the unit is."""
-        if not a.fsdp1:
-            yield "stored_low", _how(a, path)
+        yield "stored_low", _how(a, path)
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Whether it is."""
@@ -122,19 +117,23 @@ class StoredLowDimension(Dimension):
             yield "in bfloat16", ", ".join(path or "the model" for path in case.stored_low)
 
     def check(self, a: Anatomy) -> None:
-        """They are frozen linear layers of fsdp2, and nobody writes into them."""
+        """They are frozen linear layers, and nobody writes into them."""
         asked = a.case.stored_low
         check_names(asked, a.by_path, "$.stored_low", "module")
         allowed = may_be_stored_low(a) if asked else ()
         for i, path in enumerate(asked):
             if path not in allowed:
                 words = (
-                    f"{path or 'the model'!r} is no linear layer of fsdp2 that is frozen all along "
-                    "and tied to nothing, without tensor parallelism"
+                    f"{path or 'the model'!r} is no linear layer that is frozen all along and tied "
+                    "to nothing, without tensor parallelism"
                 )
                 raise CaseError(words, path=f"$.stored_low[{i}]")
         if asked and any(stored_low(b) & overridden(b) for b in a.under_each_plan):
             raise CaseError("a layer whose unit gathers it in float32", path="$.stored_low")
+        for i, op in enumerate(a.case.program):
+            if isinstance(op, FullParams) and stored_low(a).intersection(op.written):
+                words = "what is scaled in bfloat16 rounds otherwise than the plain model"
+                raise CaseError(words, path=f"$.program[{i}].written")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """None; fewer."""
@@ -146,6 +145,9 @@ class StoredLowDimension(Dimension):
 
 
 def _how(a: Anatomy, unit: str) -> str:
-    low = stored_low(a)
-    states = {p.fqn in low for p in a.owned[unit] if p.numel}
+    states = {p.fqn in stored_low(a) for p in a.owned[unit] if p.numel}
     return "mixed" if len(states) > 1 else "alone" if True in states else "no"
+
+
+def _mixes(a: Anatomy) -> bool:
+    return any(_how(b, unit) == "mixed" for b in a.under_each_plan for unit in b.units)

@@ -21,9 +21,9 @@ from fsdpfuzz.case import (
     called_units,
 )
 from fsdpfuzz.case.lacking import may_lack_grads
-from fsdpfuzz.case.stored_low import gathered_as, stored_low
+from fsdpfuzz.case.stored_low import gathered_as
 from fsdpfuzz.case.tensor_parallel import cut_by_reduction, local, locally, place_of
-from fsdpfuzz.case.units.precision import keeps_low_grads, reduced_in
+from fsdpfuzz.case.units.precision import keeps_low_grads, reduced_in, stored_low
 from fsdpfuzz.case.units.shard_placement import sharded_dims
 from fsdpfuzz.case.units.use_orig_params import alignment, flat_layout, flat_parts
 
@@ -57,10 +57,14 @@ def set_bytes(a: Anatomy) -> int:
 
 
 def shard_numel(a: Anatomy, owner: str, names: Collection[str] | None = None) -> int:
-    """Elements of a unit's shard with what pads it; ``names`` picks parameters of fsdp2."""
+    """Elements of a unit's shard with what pads it; ``names`` picks parameters of fsdp2.
+
+    Of a flat parameter they pick all of it or none.
+    """
     parameters, ranks, unit = a.managed[owner], a.shards(owner), a.options[owner]
     if isinstance(unit, Fsdp1Unit):
-        return _flat_shard(unit, parameters, ranks)
+        picked = names is None or any(p.fqn in names for p in parameters)
+        return _flat_shard(a, owner, parameters, ranks) if picked else 0
     dims = sharded_dims(a)
     return sum(
         _chunk(local(a, p), dims.get(p.fqn, 0), ranks)
@@ -99,8 +103,8 @@ def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
         if owner is None or owner not in owners:
             continue
         ranks = a.shards(owner)
-        if isinstance(unit := a.options[owner], Fsdp1Unit):
-            total += ranks * _flat_shard(unit, parameters, ranks)
+        if isinstance(a.options[owner], Fsdp1Unit):
+            total += ranks * _flat_shard(a, owner, parameters, ranks)
             continue
         for p in locally(a, parameters):
             dim = dims.get(p.fqn, 0)
@@ -142,15 +146,14 @@ def grad_bytes(a: Anatomy, rank: int, owners: Collection[str] | None = None) -> 
         # Shards lie on neighbouring ranks, so the place in a replica is what is left of the rank.
         at = place_of(a.case, rank) % ranks
         trained = [p for p in parameters if p.fqn not in a.frozen]
-        unit = None if owner is None else a.options[owner]
-        if unit is None:
+        if owner is None:
             total += sum(p.numel for p in trained)
-        elif not isinstance(unit, Fsdp1Unit):
+        elif not isinstance(unit := a.options[owner], Fsdp1Unit):
             total += sum(_part(p, dims.get(p.fqn, 0), at, ranks) for p in locally(a, trained))
         elif unit.use_orig_params:
-            total += _orig_shard(unit, parameters, {p.fqn for p in trained}, at, ranks)
+            total += _orig_shard(a, owner, parameters, {p.fqn for p in trained}, at, ranks)
         elif trained:
-            total += _flat_shard(unit, parameters, ranks)
+            total += _flat_shard(a, owner, parameters, ranks)
     return ITEM * total
 
 
@@ -233,18 +236,23 @@ def _across(parameter: Parameter, dim: int) -> int:
     return prod(parameter.shape[:dim] + parameter.shape[dim + 1 :])
 
 
-def _flat_shard(unit: Fsdp1Unit, parameters: Sequence[Parameter], ranks: int) -> int:
-    total = flat_layout(parameters, ranks, alignment(unit))[1]
+def _flat_shard(a: Anatomy, owner: str, parameters: Sequence[Parameter], ranks: int) -> int:
+    total = flat_layout(parameters, ranks, alignment(a, owner))[1]
     # Rounded up: FSDP pads the end to equal shards.
-    return total if unit.sharding == "NO_SHARD" else -(-total // ranks)
+    return total if a.fsdp1_options[owner].sharding == "NO_SHARD" else -(-total // ranks)
 
 
 def _orig_shard(
-    unit: Fsdp1Unit, parameters: Sequence[Parameter], trained: set[str], rank: int, ranks: int
+    a: Anatomy,
+    owner: str,
+    parameters: Sequence[Parameter],
+    trained: set[str],
+    rank: int,
+    ranks: int,
 ) -> int:
-    if unit.sharding == "NO_SHARD":
+    if a.fsdp1_options[owner].sharding == "NO_SHARD":
         return sum(p.numel for p in parameters if p.fqn in trained)
-    parts = flat_parts(parameters, rank, ranks, alignment(unit))
+    parts = flat_parts(parameters, rank, ranks, alignment(a, owner))
     return sum(numel for fqn, numel in parts.items() if fqn in trained)
 
 

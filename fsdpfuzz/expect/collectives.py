@@ -29,7 +29,7 @@ from itertools import pairwise
 
 from fsdpfuzz.case import Anatomy, Forward, Situation, kept_whole, within
 from fsdpfuzz.case.operations import Apply, Op, Reshard, Unshard
-from fsdpfuzz.case.units.precision import computed_in, reduced_in
+from fsdpfuzz.case.units.precision import computed_in, flat_dtype, reduced_in
 from fsdpfuzz.case.units.replicas import belongs_to
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
@@ -141,7 +141,7 @@ class _Follower:
                 number = SHARDED if self._is_low(path) else state
                 if path in self._in_vain:
                     number = Bounds(0, number.most)
-                text = collective("all_gather", "float32", shard_numel(a, path))
+                text = collective("all_gather", flat_dtype(a, path), shard_numel(a, path))
                 found.add(text, number, path)
         return found
 

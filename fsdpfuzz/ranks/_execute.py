@@ -252,8 +252,10 @@ def _at_once(parameters: Sequence[nn.Parameter], *args: Any, **options: Any) -> 
     grads = [p.grad for p in parameters if p.grad is not None]
     # Torch 2.7 fails over an empty list, and gloo over one tensor of shape (1, 6) and strides (1,
     # 1), which it copies onto itself. And what FSDP was told to ignore, and shards all the
-    # same, has to fail here as in its script.
-    if len(grads) > 1 and not any(isinstance(grad, DTensor) for grad in grads):
+    # same, has to fail here as in its script. What is reduced in a copy is copied back at once, and
+    # collectives that are coalesced have not run by then.
+    one_by_one = options.get("strided") or any(isinstance(grad, DTensor) for grad in grads)
+    if len(grads) > 1 and not one_by_one:
         together = distributed_c10d._coalescing_manager()
     with together:
         average(parameters, *args, **options)

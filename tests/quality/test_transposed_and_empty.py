@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import (
@@ -23,6 +24,7 @@ from fsdpfuzz.case import (
     features,
 )
 from fsdpfuzz.case.modules import Empty, Transposed
+from fsdpfuzz.pool import Pool
 from tests.injected.by_hand import judged
 from tests.injected.hunting import assert_shown_by_its_script, case_of, found_by, hunt
 
@@ -65,3 +67,18 @@ def test_strides_that_are_forgotten(tmp_path: Path) -> None:
     found = found_by(hunt(fault, tmp_path, number=400, apis=("fsdp1",), until=(key,)), key)
     assert features(case_of(found))["transposed"] != "off"
     assert_shown_by_its_script(found)
+
+
+@pytest.mark.parametrize("ignored", [(), ("1",)])
+def test_the_reference_averages_each_gradient_once(ignored: tuple[str, ...]) -> None:
+    """Else it is as far off as its two trainings are apart, and nothing would be found."""
+    unit = Fsdp1Unit(path="", ignored=ignored)
+    given = msgspec.structs.replace(case(Transposed(out=5)), plan=Fsdp1Plan(units=(unit,)))
+    with Pool(2, "gloo") as pool:
+        seen = pool.run(given)
+    for report in seen.reports:
+        grads = [c for s in report.subjects for c in s.comparisons if c.quantity == "grad"]
+        # ``*`` stands for all tensors of an operation, which no baseline had to be asked for.
+        assert len(grads) >= 3
+        assert {c.name for c in grads} <= {"*", "1.weight", "1.bias"}
+        assert all(c.baseline < 1e-5 for c in grads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -45,9 +46,15 @@ class Precision(Part, frozen=True, kw_only=True):
     """``keep_low_precision_grads`` (fsdp1 only)."""
 
 
-def parameter_width(unit: Unit) -> int:
-    """Bytes of an element of the parameters that a unit computes with."""
-    return WIDTHS[(unit.precision and unit.precision.param) or "float32"]
+@lru_cache(maxsize=64)
+def stored_low(a: Anatomy) -> frozenset[str]:
+    """FQNs of the parameters that are stored in bfloat16."""
+    return frozenset(p.fqn for path in a.case.stored_low for p in a.by_path[path].parameters)
+
+
+def flat_dtype(a: Anatomy, path: str) -> Dtype:
+    """The dtype in which a unit (fsdp1) stores its parameters."""
+    return "bfloat16" if any(p.fqn in stored_low(a) for p in a.owned[path]) else "float32"
 
 
 _NEEDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {"on": {"precision": ("off",)}}

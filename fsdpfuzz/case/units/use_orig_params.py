@@ -10,7 +10,7 @@ from fsdpfuzz.case.dimension import Feature, Rejection
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Value
 from fsdpfuzz.case.units.base import Option
-from fsdpfuzz.case.units.precision import parameter_width
+from fsdpfuzz.case.units.precision import WIDTHS, computed_in, flat_dtype
 from fsdpfuzz.case.units.sharding import is_whole
 
 if TYPE_CHECKING:
@@ -24,9 +24,10 @@ ALIGNED = 16
 
 
 # ``_get_aligned_numel`` in fsdp/_flat_param.py, of the dtype that the unit computes in.
-def alignment(unit: Unit) -> int:
+def alignment(a: Anatomy, path: str) -> int:
     """Elements to a multiple of which the parameters of an fsdp1 unit are laid out; 0 if flat."""
-    return 0 if unit.flat else ALIGNED // parameter_width(unit)
+    unit = a.options[path]
+    return 0 if unit.flat else ALIGNED // WIDTHS[computed_in(unit) or flat_dtype(a, path)]
 
 
 def flat_layout(
@@ -97,7 +98,7 @@ def held_on(a: Anatomy, rank: int) -> dict[str, int]:
     held: dict[str, int] = {}
     for owner, parameters in a.managed.items():
         if a.fsdp1 and owner is not None and not is_flat(a, owner) and not is_whole(a, owner):
-            ranks, aligned = a.shards(owner), alignment(a.options[owner])
+            ranks, aligned = a.shards(owner), alignment(a, owner)
             # Shard groups are neighbours in rank, so this is the rank's own number in its group.
             held |= flat_parts(parameters, rank % ranks, ranks, aligned)
         else:
