@@ -28,14 +28,14 @@ _ORDER = ("no", "layer", "apart", "first", "recomputed", "alone")
 def side_losses(a: Anatomy) -> Mapping[str, str]:
     """Units with a module in them that keeps a part of the loss, and how that lies to the unit.
 
-    ``alone``: the unit manages the module's layer, and nothing that a unit of this root puts out
-    requires grad in some forward. ``first``: the layer is on what the unit puts out, and the
-    unit manages it; ``apart``: the same where it does not, and ``layer`` of the unit that the layer
-    is then. ``recomputed``: a checkpoint, with fsdp2 one in the unit, recomputes what it puts out,
-    and that is kept, or what the layer makes of it.
+    ``alone``: the unit manages the module's layer, and nothing that it puts out requires grad in
+    some forward, with fsdp2 nothing that a unit of this root puts out. ``first``: the layer is on
+    what the unit puts out, and the unit manages it; ``apart``: the same where it does not, and
+    ``layer`` of the unit that the layer is then. ``recomputed``: a checkpoint, with fsdp2 one in
+    the unit, recomputes what it puts out, and that is kept, or what the layer makes of it.
     """
     found: dict[str, str] = {}
-    silent = _silent_roots(a)
+    silent = _silent(a)
     for place in a.places:
         node = place.node
         if not isinstance(node, SideOutput):
@@ -46,7 +46,7 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
             if not within(place.path, module):
                 continue
             how = "no"
-            if unit == owner and belongs_to(a, unit) in silent:
+            if unit == owner and _speaker(a, unit) in silent:
                 how = "alone"
             elif node.on != "input" and module in _passing_on(a, place.path):
                 if _recomputed(a, module, place.path):
@@ -88,8 +88,13 @@ def _passing_on(a: Anatomy, path: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _silent_roots(a: Anatomy) -> frozenset[str]:
-    """Roots with no unit that puts out anything which requires grad, in some forward."""
+def _speaker(a: Anatomy, unit: str) -> str:
+    """Whose outputs tell a unit that a backward has begun: fsdp1 asserts of each that it knows."""
+    return unit if a.fsdp1 else belongs_to(a, unit)
+
+
+def _silent(a: Anatomy) -> frozenset[str]:
+    """Units (fsdp1), or roots, that put out nothing which requires grad, in some forward."""
     layers = beside(a)
     found: set[str] = set()
     for _, op, now in a.situations(0) if layers else ():
@@ -101,11 +106,11 @@ def _silent_roots(a: Anatomy) -> frozenset[str]:
         for call in root_calls(a, now):
             own = (p.fqn for p in a.by_path[call.path].parameters if p.used)
             inner = [m for m in a.unit_at if within(call.path, m)]
-            called.update(belongs_to(a, a.unit_at[m]) for m in inner)
+            called.update(_speaker(a, a.unit_at[m]) for m in inner)
             if call.input_grad or any(map(requires_grad, own)):
                 # What a layer puts out goes past all that is around it.
                 inner = [m for m in inner if call.path not in layers or m == call.path]
-                heard.update(belongs_to(a, a.unit_at[m]) for m in inner)
+                heard.update(_speaker(a, a.unit_at[m]) for m in inner)
         found |= called - heard
     return frozenset(found)
 
@@ -119,8 +124,8 @@ class SideLossDimension(Hazard):
             about="no, apart, first, recomputed, alone (any is): how what a module keeps for the "
             "loss lies to what a unit around it puts out: a layer on that, in no or another unit; "
             "a layer on that, in the unit, whose backward then begins with it; that itself, which "
-            "a checkpoint recomputes, with fsdp2 one in the unit; a layer in a unit whose root "
-            "has none that puts out anything which requires grad",
+            "a checkpoint recomputes, with fsdp2 one in the unit; a layer in a unit that puts out "
+            "nothing which requires grad, with fsdp2 in none of its root",
             group="Wrapping",
             # In too few programs for each pair with it to be waited for.
             values=("no",),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fsdpfuzz.case import (
+    Activation,
     Backward,
     CaseSpec,
     Checkpoint,
@@ -51,6 +52,7 @@ ONCE: tuple[Op, ...] = (Forward(), Backward())
 BODY = Linear(out=3)
 ON_OUTPUT = SideOutput(body=BODY, on="output")
 ON_INPUT = SideOutput(body=BODY, on="input")
+NOTHING = SideOutput(body=Activation(), on="input")
 PLAIN = SideOutput(body=BODY)
 INSIDE, AROUND = Checkpoint(path="0"), Checkpoint(path="0", side="around")
 AROUND_IT = (
@@ -167,6 +169,9 @@ def test_it_puts_out_what_its_body_does() -> None:
         ),
         # A root of its own, beside which another one does not count.
         (fsdp2("0", "1"), ON_INPUT, {"frozen": FROZEN}, {"0": "alone", "1": "no"}),
+        # Each unit of fsdp1 wants to be told by what it puts out itself.
+        (fsdp1("", "0"), NOTHING, {}, {"0": "alone"}),
+        (fsdp2("", "0"), NOTHING, {}, {"0": "no"}),
         # What is frozen lies in one flat parameter with what is trained.
         (
             Fsdp1Plan(units=(Fsdp1Unit(path="", use_orig_params=True),)),
