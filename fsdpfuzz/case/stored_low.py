@@ -11,7 +11,6 @@ from fsdpfuzz.case.base import Dtype, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler, one
 from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.names import check_names
-from fsdpfuzz.case.operations import FullParams
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Variable, call
 from fsdpfuzz.case.units.param_dtype_override import overridden
@@ -117,7 +116,7 @@ class StoredLowDimension(Dimension):
             yield "in bfloat16", ", ".join(path or "the model" for path in case.stored_low)
 
     def check(self, a: Anatomy) -> None:
-        """They are frozen linear layers, and nobody writes into them."""
+        """They are linear layers that are frozen all along, the same ones on all ranks."""
         asked = a.case.stored_low
         check_names(asked, a.by_path, "$.stored_low", "module")
         allowed = may_be_stored_low(a) if asked else ()
@@ -130,10 +129,10 @@ class StoredLowDimension(Dimension):
                 raise CaseError(words, path=f"$.stored_low[{i}]")
         if asked and any(stored_low(b) & overridden(b) for b in a.under_each_plan):
             raise CaseError("a layer whose unit gathers it in float32", path="$.stored_low")
-        for i, op in enumerate(a.case.program):
-            if isinstance(op, FullParams) and stored_low(a).intersection(op.written):
-                words = "what is scaled in bfloat16 rounds otherwise than the plain model"
-                raise CaseError(words, path=f"$.program[{i}].written")
+        for i, op in enumerate(a.case.program if asked else ()):
+            # What one rank gathers in another dtype than the others aborts all of them.
+            if op.parts_ranks:
+                raise CaseError("ranks that part gather the same dtypes", path=f"$.program[{i}]")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """None; fewer."""

@@ -10,6 +10,8 @@ from fsdpfuzz.case import (
     ITERATION,
     CaseSpec,
     Dense,
+    Fsdp1Plan,
+    Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
@@ -42,6 +44,17 @@ def case(precision: Precision | None = None, **changes: object) -> CaseSpec:
 def test_adapters_on_a_base_in_bfloat16(dtype: str | None) -> None:
     precision = None if dtype is None else Precision(param=dtype)  # type: ignore[arg-type]
     assert judged(case(precision)).status == "passed"
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16", "float32"])
+@pytest.mark.parametrize("original", [True, False])
+def test_a_flat_parameter_in_bfloat16(dtype: str | None, original: bool) -> None:
+    precision = None if dtype is None else Precision(param=dtype)  # type: ignore[arg-type]
+    units = (
+        Fsdp1Unit(path=p, use_orig_params=original, precision=precision) for p in ("0.base", "")
+    )
+    program = (*ITERATION, StateDict(form="sharded"), StateDict(form="full"), *ITERATION)
+    assert judged(case(plan=Fsdp1Plan(units=tuple(units)), program=program)).status == "passed"
 
 
 @pytest.mark.parametrize(

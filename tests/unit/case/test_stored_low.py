@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -18,6 +20,7 @@ from fsdpfuzz.case import (
     Norm,
     Precision,
     Sequential,
+    Switch,
     Tie,
     anatomy,
     check,
@@ -28,12 +31,13 @@ from fsdpfuzz.case import (
     parameter_features,
     unit_features,
 )
-from fsdpfuzz.case.operations import RequiresGrad, Transfer
+from fsdpfuzz.case.operations import Flip, RequiresGrad, Transfer
 from fsdpfuzz.case.stored_low import may_be_stored_low
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect.bytes import gathered_in, managed_bytes, shard_bytes
 from fsdpfuzz.reduce import simpler
 from fsdpfuzz.repro import Context, render
+from tests.unit.case.test_units import fsdp1
 
 MODEL = Sequential(children=(Lora(out=4, rank=2), Norm(), Linear(out=4), Linear(out=2)))
 BASE = ("0.base.weight", "0.base.bias")
@@ -75,12 +79,14 @@ def test_linear_layers_may_be_that_are_frozen_all_along() -> None:
     tied = Tie(source="0.base.bias", target="2.bias")
     assert may_be_stored_low(anatomy(case(ties=(tied,)))) == ()
     flat = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
-    assert may_be_stored_low(anatomy(case(plan=flat))) == ()
+    assert may_be_stored_low(anatomy(case(plan=flat))) == ("0.base", "2")
 
 
 @pytest.mark.parametrize("path", ["3", "1", "0.up"])
 def test_another_layer_is_refused(path: str) -> None:
-    assert refused(case(path)).startswith(f"$.stored_low[0]: '{path}' is no linear layer of fsdp2")
+    assert refused(case(path)).startswith(
+        f"$.stored_low[0]: '{path}' is no linear layer that is frozen"
+    )
 
 
 def test_what_contradicts_itself_is_refused() -> None:
@@ -94,6 +100,19 @@ def test_what_contradicts_itself_is_refused() -> None:
     )
     wrong = case("2", plan=Fsdp2Plan(units=(kept,)))
     assert refused(wrong) == "$.stored_low: a layer whose unit gathers it in float32"
+
+
+def test_ranks_do_not_part() -> None:
+    branches = (Linear(out=4), Linear(out=4))
+    model = Sequential(children=(Switch(children=branches), Linear(out=2)))
+    changes: dict[str, Any] = {
+        "model": model,
+        "frozen": ("0.branches.1.weight", "0.branches.1.bias"),
+    }
+    low, parted = "0.branches.1", (*ITERATION, Flip(path="0", ranks=(1,)))
+    check(case(low, **changes))
+    text = "$.program[3]: ranks that part gather the same dtypes"
+    assert refused(case(low, program=parted, **changes)) == text
 
 
 def test_features_say_how_they_lie_to_units() -> None:
@@ -116,6 +135,23 @@ def test_a_torch_may_refuse_several_dtypes_in_a_unit() -> None:
     names = [r.name for r in foreseen_rejections(anatomy(case("2")))]
     assert names == ["fsdp2_mixed_dtypes"]
     assert foreseen_rejections(anatomy(case("2", units=("", "2")))) == ()
+    flat = anatomy(case("2", plan=fsdp1("")))
+    assert [r.name for r in foreseen_rejections(flat)] == [
+        "fsdp1_mixed_requires_grad",
+        "fsdp1_mixed_dtypes",
+    ]
+    assert foreseen_rejections(anatomy(case("2", plan=fsdp1("2", "3")))) == ()
+
+
+def test_a_flat_parameter_of_fsdp1_has_one_dtype() -> None:
+    original = tuple(Fsdp1Unit(path=path, use_orig_params=True) for path in ("2", "3"))
+    plan = Fsdp1Plan(units=original)
+    plain, low = anatomy(case(plan=plan)), anatomy(case("2", plan=plan))
+    # 16 and 4 elements, each at a multiple of 16 bytes: 20 in float32, and 20 in bfloat16 as well.
+    assert gathered_in(plain, "2") == ("float32", 10)
+    assert gathered_in(low, "2") == ("bfloat16", 10)
+    assert gathered_in(low, "3") == gathered_in(plain, "3")
+    assert shard_bytes(plain) - shard_bytes(low) == 2 * 10
 
 
 def test_a_shard_has_half_the_bytes() -> None:

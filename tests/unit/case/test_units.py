@@ -278,6 +278,9 @@ MESSAGES = {
         "fully_shard doesn't support scalar parameters. Change gain to a 1D tensor with numel "
         "equal to 1."
     ],
+    "fsdp1_mixed_dtypes": [
+        "Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32"
+    ],
     "fsdp2_mixed_dtypes": [
         "FSDP expects uniform original parameter dtype but got {torch.float32, torch.bfloat16}"
     ],
