@@ -77,6 +77,7 @@ def test_the_reference_averages_each_gradient_once(ignored: tuple[str, ...]) -> 
     with Pool(2, "gloo") as pool:
         seen = pool.run(given)
     for report in seen.reports:
+        assert report is not None
         grads = [c for s in report.subjects for c in s.comparisons if c.quantity == "grad"]
         # ``*`` stands for all tensors of an operation, which no baseline had to be asked for.
         assert len(grads) >= 3
