@@ -46,5 +46,5 @@ def test_they_shrink_to_two_alike_one_of_which_each_row_goes_to() -> None:
     def simple(case: CaseSpec) -> bool:
         return case.model == Experts(children=(layer, layer)) and len(case.program) <= 3
 
-    shrinks_to(simple, cases(apis=("fsdp2",)), lambda case: bool(nodes(case)))
+    shrinks_to(simple, cases(apis=("fsdp2",)), lambda case: bool(nodes(case)), start=3)
     assert nodes(minimal(cases())) == []

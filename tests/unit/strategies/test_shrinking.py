@@ -107,6 +107,7 @@ WANTED: dict[str, Wanted] = {
         modules=2,
         operations=1,
         trains=False,
+        start=1,
     ),
     "ignored in training": Wanted(
         "parity",
@@ -121,6 +122,7 @@ WANTED: dict[str, Wanted] = {
         has("ignored_parameters", "on"),
         ("ignored_parameters", "wrap"),
         modules=2,
+        start=3,
     ),
     "averaged": Wanted(
         "parity",
@@ -131,7 +133,8 @@ WANTED: dict[str, Wanted] = {
         operations=4,
     ),
     "units": Wanted("parity", "fsdp2", has("units", "2", "3+"), ("wrap",), modules=2),
-    # From the first start a tie is met inside one Transformer, which no single step leaves.
+    # From the first start a tie is met inside one Transformer, which no single step leaves. Others
+    # begin where something small is met early: the longest took minutes.
     "ties": Wanted("parity", "fsdp2", lambda case: case.ties, ("ties",), modules=3, start=1),
     "frozen, fsdp1": Wanted(
         "fine_tune", "fsdp1", lambda case: case.frozen, ("freezing", "inputs"), modules=2
@@ -140,9 +143,13 @@ WANTED: dict[str, Wanted] = {
         "fine_tune", "fsdp2", lambda case: case.frozen, ("freezing", "inputs"), modules=2
     ),
     "checkpoints": Wanted("checkpoint", "fsdp2", lambda case: case.checkpoints, ("checkpoints",)),
-    "variants": Wanted("checkpoint", "fsdp1", has("variants", "checkpoints"), ("variants",)),
+    "variants": Wanted(
+        "checkpoint", "fsdp1", has("variants", "checkpoints"), ("variants",), start=3
+    ),
     "mem_tracker": Wanted("memory", "fsdp2", has("mem_tracker", "on"), ("mem_tracker",)),
-    "state_dict": Wanted("state_dict", "fsdp1", has("state_dict", "sharded"), operations=4),
+    "state_dict": Wanted(
+        "state_dict", "fsdp1", has("state_dict", "sharded"), operations=4, start=1
+    ),
     "accumulation": Wanted("parity", "fsdp1", has("accumulation", "no_sync"), operations=5),
     "optimizer": Wanted("parity", "fsdp1", has("optimizer", "adam"), ("optimizer",)),
     "loss": Wanted("parity", "fsdp2", has("loss", "sum"), ("loss",)),
