@@ -62,7 +62,9 @@ class StoredLowDimension(Dimension):
             about="no, alone (frozen layers are stored in bfloat16, in units where all is), mixed "
             "(beside parameters in float32 of the same unit)",
             group="Parameters",
-            values=_HOW,
+            # In too few programs for each pair with it to be waited for.
+            values=("no",),
+            open=True,
             excludes={value: {"freeze": ("none",)} for value in _HOW[1:]},
         ),
     }
@@ -79,14 +81,6 @@ class StoredLowDimension(Dimension):
         ),
     }
     rejections: ClassVar[tuple[Rejection, ...]] = (
-        Rejection(
-            name="fsdp2_mixed_dtypes",
-            why="before torch 2.8 all parameters of a unit have one dtype, also frozen ones",
-            pattern=r"FSDP expects uniform original parameter dtype but got",
-            source="torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py: _init_mp_dtypes",
-            asked=lambda a: not a.fsdp1 and _mixes(a),
-            raised="AssertionError",
-        ),
         Rejection(
             name="fsdp1_mixed_dtypes",
             why="all parameters of a unit become one flat parameter, of one dtype",

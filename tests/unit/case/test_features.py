@@ -294,6 +294,7 @@ SELDOM = {
     "sequence_parallel",
     "side_loss",
     "stepped_whole",
+    "stored_low",
     "transposed",
     "unrestored",
     "unscaled",

@@ -281,9 +281,6 @@ MESSAGES = {
     "fsdp1_mixed_dtypes": [
         "Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32"
     ],
-    "fsdp2_mixed_dtypes": [
-        "FSDP expects uniform original parameter dtype but got {torch.float32, torch.bfloat16}"
-    ],
     "fsdp2_not_contiguous": [
         "FSDP does not support non-contiguous parameters yet: param.shape=torch.Size([2, 2]) "
         "param.stride()=(1, 2)"
