@@ -46,7 +46,7 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     held_out: tuple[ParameterName, ...] = ()
     """FQNs of the parameters that require grad and are kept from the optimizer."""
     stored_low: tuple[ModulePath, ...] = ()
-    """FQNs of the frozen linear layers that are stored in bfloat16 (fsdp2)."""
+    """FQNs of the frozen linear layers that are stored in bfloat16, beside float32 elsewhere."""
     checkpoints: Annotated[tuple[Checkpoint, ...], Meta(max_length=64)] = ()
     optimizer: Optimizer | None = Optimizer()
     program: Annotated[tuple[Op, ...], Meta(max_length=256)]
