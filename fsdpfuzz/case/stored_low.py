@@ -65,7 +65,6 @@ class StoredLowDimension(Dimension):
             # In too few programs for each pair with it to be waited for.
             values=("no",),
             open=True,
-            excludes={value: {"freeze": ("none",)} for value in _HOW[1:]},
         ),
     }
     unit_features: ClassVar[Mapping[str, Feature]] = {
