@@ -33,11 +33,11 @@ def _in_units_by_themselves(a: Anatomy, layers: tuple[str, ...]) -> tuple[str, .
     while True:
         low = set().union(*names.values())
         apart = {
-            fqn
+            p.fqn
             for b in a.under_each_plan
             for owned in b.owned.values()
             if not {p.fqn for p in owned} <= low
-            for fqn in (p.fqn for p in owned)
+            for p in owned
         }
         left = {path: own for path, own in names.items() if not own & apart}
         if len(left) == len(names):

@@ -29,23 +29,24 @@ from fsdpfuzz.case.units.use_orig_params import alignment, flat_layout, flat_par
 
 ITEM = 4
 """Bytes of an element: reduced gradients are float32, and so are most parameters."""
+LOW = WIDTHS["bfloat16"]
+"""The same of parameters that are stored in bfloat16."""
 
 
 def shard_bytes(a: Anatomy) -> int:
     """Bytes of parameters that each rank holds while every unit is sharded."""
-    unmanaged = sum(p.numel for p in a.managed.get(None, ()))
-    shards = sum(shard_numel(a, owner) for owner in a.managed if owner is not None)
-    return ITEM * (unmanaged + shards) - _saved(a)
+    bare, low = a.managed.get(None, ()), stored_low(a)
+    return managed_bytes(a) + sum((LOW if p.fqn in low else ITEM) * p.numel for p in bare)
 
 
-def _saved(a: Anatomy) -> int:
-    """Bytes by which shards are smaller than in float32."""
-    low = stored_low(a)
-    if not low:
-        return 0
-    unmanaged = sum(p.numel for p in a.managed.get(None, ()) if p.fqn in low)
-    shards = sum(shard_numel(a, owner, low) for owner in a.managed if owner is not None)
-    return (ITEM - WIDTHS["bfloat16"]) * (unmanaged + shards)
+def managed_bytes(a: Anatomy) -> int:
+    """As `shard_bytes`, without the parameters that no unit manages."""
+    low, total = stored_low(a), 0
+    for owner in a.managed:
+        if owner is not None:
+            total += ITEM * shard_numel(a, owner)
+            total -= (ITEM - LOW) * shard_numel(a, owner, low) if low else 0
+    return total
 
 
 def set_bytes(a: Anatomy) -> int:
@@ -123,14 +124,6 @@ def kept_bytes(a: Anatomy) -> int:
         for p in locally(a, a.owned[owner]):
             total += WIDTHS[gathered_as(a, owner, p.fqn)] * p.numel
     return total
-
-
-def managed_bytes(a: Anatomy) -> int:
-    """As `shard_bytes`, without the parameters that no unit manages."""
-    low, bare = stored_low(a), a.managed.get(None, ())
-    return shard_bytes(a) - sum(
-        (WIDTHS["bfloat16"] if p.fqn in low else ITEM) * p.numel for p in bare
-    )
 
 
 def grad_bytes(a: Anatomy, rank: int, owners: Collection[str] | None = None) -> int:

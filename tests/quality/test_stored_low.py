@@ -24,6 +24,7 @@ from tests.injected.by_hand import assert_scripted, judged
 
 FIRST = "benchmarks.faults.injections:fsdp2_gathers_in_the_first_dtype"
 GRADIENTS = "benchmarks.faults.injections:fsdp2_gradients_in_the_first_dtype"
+SUMMED = "benchmarks.faults.injections:fsdp2_summed_not_averaged"
 MODEL = Sequential(children=(Lora(out=3, rank=2), Linear(out=2)))
 
 
@@ -70,6 +71,13 @@ def test_a_flat_parameter_in_bfloat16(dtype: str | None, original: bool) -> None
 )
 def test_each_is_saved_in_its_own_dtype(saving: StateDict | Rebuild | Transfer) -> None:
     assert judged(case(program=(*ITERATION, saving, *ITERATION))).status == "passed"
+
+
+def test_a_wrong_gradient_beside_them_is_seen(tmp_path: Path) -> None:
+    """What bfloat16 rounds allows for more, but not for that."""
+    found = judged(case(), SUMMED).findings[0]
+    assert (found.invariant, found.detail) == ("grad_parity", "times-ranks")
+    assert_scripted(case(), found, SUMMED, tmp_path)
 
 
 def test_all_in_the_dtype_of_the_first(tmp_path: Path) -> None:
