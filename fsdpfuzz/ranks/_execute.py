@@ -255,9 +255,7 @@ def _at_once(parameters: Sequence[nn.Parameter], *args: Any, **options: Any) -> 
     # same, has to fail here as in its script. What is reduced in a copy is copied back at once, and
     # collectives that are coalesced have not run by then.
     one_by_one = options.get("strided") or any(isinstance(grad, DTensor) for grad in grads)
-    # "tensors must all have the same type": a frozen parameter may have zeros in its own.
-    alike = len({grad.dtype for grad in grads}) == 1
-    if len(grads) > 1 and alike and not one_by_one:
+    if len(grads) > 1 and not one_by_one:
         together = distributed_c10d._coalescing_manager()
     with together:
         average(parameters, *args, **options)
