@@ -185,6 +185,9 @@ class RankReport(Record, frozen=True, kw_only=True):
     reference: Literal["ddp", "averaged", ""] = ""
     """How the reference's gradients were synchronised; see ``ranks/_reference.py``."""
     reference_losses: tuple[float, ...] = ()
+    reference_apart: str = ""
+    """How the reference's trainings in float64 and float32 differ, where rounding does not explain
+    it: nothing can be held against them then."""
     dead: tuple[str, ...] = ()
     """Trainable, used parameters whose reference gradient was zero throughout."""
     live: int = 0

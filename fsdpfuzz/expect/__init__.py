@@ -38,6 +38,7 @@ from fsdpfuzz.expect.rounding import (
     beyond_baseline,
     measured,
     rounding,
+    unlike,
 )
 from fsdpfuzz.expect.state_dict import is_cut, optional_keys, state_keys
 from fsdpfuzz.expect.traffic import ANY, KINDS, WHOLE, Bounds, Traffic, collective
@@ -88,6 +89,7 @@ __all__ = [
     "steps_after_backward",
     "traffic",
     "unit_numel",
+    "unlike",
     "unreached_roots",
     "waiting_bytes",
     "whole_bytes",

@@ -37,6 +37,9 @@ def fault_of(observation: Observation) -> str:
     # What a rank raised for a reason of its own says more than who died, or hung, because of it.
     if raised:
         return ""
+    for report in observation.reports:
+        if report is not None and report.reference_apart:
+            return one_line(f"{report.reference_apart} [reference, rank {report.rank}]")
     for death in observation.deaths:
         if _outside(death.stage):
             text = f"the rank's process ended with {death.exitcode} [{death.stage}, "

@@ -26,6 +26,7 @@ from fsdpfuzz.expect import same_arithmetic
 from fsdpfuzz.observations import Comparison, RankReport, Subject
 from fsdpfuzz.ranks._buffers import buffers_of
 from fsdpfuzz.ranks._compare import Batch, floor_of
+from fsdpfuzz.ranks._disagreement import disagreement
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Variables
 from fsdpfuzz.ranks._memory import measure
@@ -54,6 +55,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
     # These issue collectives of their own, which the case's level is not about.
     reference, dtypes, ddp = references(a, env)
     left, beyond = reference.leaves(dtypes)
+    disagree = disagreement(a, reference, left)
     work = time.perf_counter() - started
     subjects = []
     # fsdp1 reads it once, when it wraps
@@ -92,6 +94,7 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         subjects=tuple(subjects),
         reference="ddp" if ddp else "averaged",
         reference_losses=tuple(torch.stack(losses).tolist()) if losses else (),
+        reference_apart=disagree,
         dead=dead,
         live=live,
         beyond=beyond,

@@ -64,6 +64,17 @@ def seen(
     )
 
 
+def contradicted(*errors: Raised | None) -> Observation:
+    """What ranks saw whose reference was no reference."""
+    given = seen(*errors)
+    told = (
+        msgspec.structs.replace(report, reference_apart="trainings disagree")
+        for report in given.reports
+        if report is not None
+    )
+    return msgspec.structs.replace(given, reports=tuple(told))
+
+
 PEER = "Connection closed by peer [127.0.0.1]:1"
 
 
@@ -72,6 +83,9 @@ PEER = "Connection closed by peer [127.0.0.1]:1"
     [
         (seen(None, None), ""),
         (seen(raised("case:forward[0]"), None), ""),
+        (contradicted(None, None), "trainings disagree [reference, rank 0]"),
+        # No reference is needed to see that.
+        (contradicted(raised("case:forward[0]"), None), ""),
         (seen(raised("half_batches:backward[1]"), None), ""),
         (seen(raised("case:wrap"), raised("reference-float32:build", text=PEER)), ""),
         (

@@ -1,0 +1,25 @@
+"""Mistakes of the reference itself, put into ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from fsdpfuzz.ranks import _execute
+from fsdpfuzz.ranks._env import RankEnv
+
+
+def averages_twice_in_float32(env: RankEnv) -> None:
+    """The plain model in float32 has half of each gradient; the one in float64 is right."""
+    averaged = _execute._at_once
+
+    def twice(parameters: Sequence[nn.Parameter], *args: Any, **options: Any) -> None:
+        averaged(parameters, *args, **options)
+        for p in parameters:
+            if p.grad is not None and p.dtype == torch.float32:
+                p.grad.div_(2)
+
+    _execute._at_once = twice
