@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fsdpfuzz.case import Anatomy, Forward
+from fsdpfuzz.case import Anatomy
 from fsdpfuzz.expect import unlike
 from fsdpfuzz.ranks._compare import Values
 from fsdpfuzz.ranks._reference import Reference
@@ -29,7 +29,7 @@ def disagreement(a: Anatomy, reference: Reference, left: int) -> str:
     sizes = reference.wide.sizes
     found = [
         (what, op, _measured(wide, single), sizes[op])
-        for what, op, wide, single in _compared(a, reference)
+        for what, op, wide, single in _compared(reference)
         if op < left and op in sizes
     ]
     if not found:
@@ -46,10 +46,9 @@ def disagreement(a: Anatomy, reference: Reference, left: int) -> str:
     return ""
 
 
-def _compared(a: Anatomy, reference: Reference) -> Iterator[tuple[str, int, Values, Values]]:
+def _compared(reference: Reference) -> Iterator[tuple[str, int, Values, Values]]:
     wide, single = reference.wide, reference.single
-    forwards = [op for op, request in enumerate(a.case.program) if isinstance(request, Forward)]
-    for op, right, other in zip(forwards, wide.outputs, single.outputs, strict=True):
+    for op, right, other in zip(wide.forwards, wide.outputs, single.outputs, strict=True):
         yield "outputs", op, {"": right}, {"": other}
     for op, values in wide.grads.items():
         yield "gradients", op, values, single.grads[op]

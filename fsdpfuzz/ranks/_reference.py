@@ -48,8 +48,9 @@ NEVER = 1 << 20
 
 @dataclass(slots=True)
 class Trace:
-    """Losses and outputs by forward index; gradients and parameters by operation."""
+    """Forwards with losses and outputs, by their index; gradients and parameters by operation."""
 
+    forwards: list[int] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     input_grads: dict[int, Tensor | None] = field(default_factory=dict)
@@ -105,6 +106,7 @@ class Recorder:
         if op not in overflown(self._a.case):
             trace.sizes[op] = self._size(variables, finished)
         if isinstance(request, Forward):
+            trace.forwards.append(op)
             trace.losses.append(variables["loss"].detach())
             # Not copied, unlike what an optimizer steps: nothing writes into an output any more.
             trace.outputs.append(variables["output"].detach())
@@ -133,9 +135,8 @@ class Recorder:
         found += [item.input_grad for item in finished if item.input_grad is not None]
         for p in self._named.values():
             found += [p.detach()] if p.grad is None else [p.detach(), p.grad]
-        sizes = [tensor.abs().max().to(torch.float64) for tensor in found if tensor.numel()]
-        if not sizes:
-            return torch.zeros((), dtype=torch.float64, device=self._device)
+        sizes = [torch.zeros((), dtype=torch.float64, device=self._device)]
+        sizes += [tensor.abs().max().to(torch.float64) for tensor in found if tensor.numel()]
         return torch.stack(sizes).max()
 
     def _gradients(self) -> dict[str, Tensor | None]:
@@ -365,10 +366,9 @@ def needs_averaging(a: Anatomy) -> bool:
             isinstance(op, Forward) and (op.target or op.by_method or op.drop)
             for op in case.program
         )
-        # The module is named as it lies in the model, not in DDP.
-        or any(op.interrupts or op.starts_over or op.within for op in case.program)
-        # Its reducer waits for one backward a forward (``Reducer::prepare_for_backward``).
-        or any(op.goes_back_twice for op in case.program)
+        # The module is named as it lies in the model, not in DDP. And its reducer waits for one
+        # backward a forward (``Reducer::prepare_for_backward``).
+        or any(o.interrupts or o.starts_over or o.within or o.goes_back_twice for o in case.program)
         or bool(a.optional)
         # It looks for what is unused from the output on (``find_unused_parameters``).
         or (bool(keeping(a)) and any(not p.used for p in a.parameters))

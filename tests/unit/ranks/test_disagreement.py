@@ -16,6 +16,7 @@ A = anatomy(make_case((3, 4), steps=2))  # forward, backward, step, and again
 def trace(*grads: Values) -> Trace:
     ones = torch.ones(2, dtype=torch.float64)
     return Trace(
+        forwards=[0, 3],
         outputs=[ones, ones],
         grads=dict(zip((1, 4), grads, strict=True)),
         params={op: of(1.0) for op in (2, 5)},
