@@ -135,6 +135,7 @@ from fsdpfuzz.case.operations.requires_grad import changes_after_lone_forward
 from fsdpfuzz.case.optimizer import Optimizer
 from fsdpfuzz.case.paths import depth, innermost, join, outermost, within
 from fsdpfuzz.case.program import is_orderly
+from fsdpfuzz.case.randomness import right_in
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.strict import decode_strictly
@@ -305,6 +306,7 @@ __all__ = [
     "recomputed_around",
     "reentrant_scopes",
     "reference_recomputes",
+    "right_in",
     "side_of",
     "single_element_units",
     "stands_alone",

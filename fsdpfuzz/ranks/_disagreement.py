@@ -1,4 +1,4 @@
-"""Whether the two trainings of the plain model, in float64 and in float32, agree at all.
+"""Whether the plain model's training that is right, and the one in float32, agree at all.
 
 How far they are apart is what FSDP is allowed. A mistake that only one of them makes would
 therefore hide every error of FSDP that is smaller, in silence.
@@ -28,9 +28,9 @@ def disagreement(a: Anatomy, reference: Reference, left: int) -> str:
         return ""
     sizes = reference.wide.sizes
     found = [
-        (what, op, _measured(wide, single), sizes[op])
+        (what, op, gap, sizes[op])
         for what, op, wide, single in _compared(reference)
-        if op < left and op in sizes
+        if op < left and op in sizes and (gap := _measured(wide, single))
     ]
     if not found:
         return ""
@@ -41,7 +41,7 @@ def disagreement(a: Anatomy, reference: Reference, left: int) -> str:
             name = type(a.case.program[op]).__name__
             return (
                 f"the plain model's two trainings disagree: {what} at operation {op} ({name}) "
-                f"differ by {off:.3g} between float64 and float32, the largest is {largest:.3g}"
+                f"differ by {off:.3g}, the largest is {largest:.3g}"
             )
     return ""
 
@@ -56,13 +56,15 @@ def _compared(reference: Reference) -> Iterator[tuple[str, int, Values, Values]]
         yield "parameters", op, values, single.params[op]
 
 
-def _measured(wide: Values, single: Values) -> tuple[Tensor, Tensor]:
-    """How far all tensors are apart, and the largest element; what one lacks is zeros."""
+def _measured(wide: Values, single: Values) -> tuple[Tensor, ...]:
+    """How far all tensors are apart, and the largest element; what one lacks is zeros.
+
+    Nothing where neither has an element.
+    """
     pairs = [(wide.get(name), single.get(name)) for name in wide]
     there = [pair for pair in pairs if any(value is not None and value.numel() for value in pair)]
     if not there:
-        nothing = torch.zeros((), dtype=torch.float64)
-        return nothing, nothing
+        return ()
     right = torch.cat([_flat(mine, other) for mine, other in there])
     off = torch.cat([_flat(other, mine) for mine, other in there]) - right
     return off.abs().max(), right.abs().max()

@@ -32,6 +32,7 @@ from fsdpfuzz.case import (
     lower,
     most_pending,
     reference_recomputes,
+    right_in,
 )
 from fsdpfuzz.case.modules.side_output import keeping
 from fsdpfuzz.case.operations.overflow import overflown
@@ -270,17 +271,16 @@ def _values(trace: Trace, quantity: str, op: int) -> Values:
 def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, ...], bool]:
     """All trainings without FSDP, the lower dtypes among them, and whether DDP was one.
 
-    Somebody's own model that has no float64 is right as it is in float32. How far rounding carries
+    A model that is another one in float64 is right as it is in float32. How far rounding carries
     it is then seen by nudging its parameters: each of them by about one rounding, up or down.
     """
-    own = a.imported
-    wide = own is None or own.in_float64
+    wide = right_in(a, env.backend) == "float64"
     # All trainings issue collectives, so all ranks run them in this order.
     right, _ = record(a, env, torch.float64 if wide else torch.float32, alone=True)
     single, ddp = record(a, env, torch.float32)
     nudged = () if wide else (record(a, env, torch.float32, alone=True, nudge=True)[0],)
     dtypes, lower = record_lower(a, env)
-    reference = Reference(right, single, lower, nudged, kinked=own is not None)
+    reference = Reference(right, single, lower, nudged, kinked=a.imported is not None)
     return reference, dtypes, ddp
 
 

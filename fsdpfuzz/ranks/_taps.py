@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp._common_utils import clean_tensor_name
 from torch.utils._pytree import tree_leaves
 
-from fsdpfuzz.case import EPSILON, CaseSpec, anatomy, coarsest, digest, lower
+from fsdpfuzz.case import EPSILON, CaseSpec, anatomy, coarsest, digest, lower, right_in
 from fsdpfuzz.observations import NOT_FINITE, Departure, RankReport, Tapped
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Execution, Role, Variables
@@ -122,9 +122,8 @@ def tapped(case: CaseSpec, env: RankEnv) -> RankReport:
     Every rank must call it with the same case. What FSDP raises ends its training, not this.
     """
     a = anatomy(case)
-    own = a.imported
     trainings: tuple[tuple[Role, torch.dtype], ...] = (
-        ("plain", torch.float64 if own is None or own.in_float64 else torch.float32),
+        ("plain", getattr(torch, right_in(a, env.backend))),
         ("plain", torch.float32),
         ("fsdp", torch.float32),
     )

@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator
 
-from fsdpfuzz.case import CaseSpec, Imported
+from fsdpfuzz.case import CaseSpec, anatomy, right_in
 from fsdpfuzz.errors import one_line
 from fsdpfuzz.invariants import Evidence, invariant_of
 from fsdpfuzz.repro.context import Context, torch_version
@@ -43,7 +43,10 @@ def header(
     # What is copied and run stays on one line, however long the file's name is.
     lines.append(_safe(f"{'Run:':<{_LABEL}}{run}  # or with plain python"))
     lines.append(f"{'Exit code:':<{_LABEL}}{_codes(evidence)}")
-    for label, text in (*_facts(case, finding, evidence), *_provenance(case, finding, context)):
+    for label, text in (
+        *_facts(case, finding, evidence, context),
+        *_provenance(case, finding, context),
+    ):
         lines += textwrap.wrap(
             _safe(f"{label + ':':<{_LABEL}}{text}"),
             WIDTH,
@@ -68,7 +71,7 @@ def _codes(evidence: Evidence) -> str:
 
 
 def _facts(
-    case: CaseSpec, finding: Finding | None, evidence: Evidence
+    case: CaseSpec, finding: Finding | None, evidence: Evidence, context: Context
 ) -> Iterator[tuple[str, str]]:
     if finding is None:
         return
@@ -83,8 +86,7 @@ def _facts(
     if finding.allowed is not None:
         by = f" within {finding.allowed:.3g}{_usual(finding)}"
     if evidence.against == "reference":
-        own = case.model
-        narrow = isinstance(own, Imported) and not own.in_float64
+        narrow = right_in(anatomy(case), context.backend) == "float32"
         by += ", without FSDP" if narrow else ", in float64 without FSDP"
     yield "Expected", f"{finding.expected}{by}"
 

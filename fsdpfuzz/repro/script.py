@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from fsdpfuzz.case import Anatomy, CaseSpec, Op, anatomy, lower, variants
+from fsdpfuzz.case import Anatomy, CaseSpec, Op, anatomy, lower, right_in, variants
 from fsdpfuzz.case.recipe import (
     Do,
     Global,
@@ -309,8 +309,7 @@ class _Script:
         seen = self._value(*evidence.seen)
         expected = seen if evidence.right is None else self._value(evidence.right)
         fsdp = ast.Name("fsdp", ast.Load())
-        own = anatomy(self.case).imported
-        right = "float64" if own is None or own.in_float64 else "float32"
+        right = right_in(anatomy(self.case), self.context.backend)
         dtypes = [ast.parse(f"torch.{name}", mode="eval").body for name in ("float32", right)]
         put = ast.Assign([ast.Name("dtype", ast.Store())], ast.IfExp(fsdp, *dtypes))
         made = [put, *ended(body, seen, expected)]
