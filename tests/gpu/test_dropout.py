@@ -1,4 +1,4 @@
-"""What dropout leaves out on a GPU depends on the dtype: the reference has to leave out the same."""
+"""Dropout on a GPU hangs on the dtype: the reference has to leave out what FSDP does."""
 
 from __future__ import annotations
 
