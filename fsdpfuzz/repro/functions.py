@@ -66,7 +66,7 @@ def forwards(
     if bodies.count(inner) < 2:
         return list(statements), None
     used = {v for do in inner for v in values(do.call)}
-    given = tuple(name for name in ("dtype",) if Variable(name) in used)
+    given = tuple(name for name in ("model", "dtype") if Variable(name) in used)
     procedure = Procedure(
         name="forward",
         parameters=("module", "i", *given),

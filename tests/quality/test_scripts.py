@@ -20,9 +20,10 @@ from fsdpfuzz.case import (
     Linear,
     Method,
     Step,
+    ZeroGrad,
     as_document,
 )
-from fsdpfuzz.case.modules import Norm, Sequential
+from fsdpfuzz.case.modules import Norm, Sequential, SideOutput
 from fsdpfuzz.case.modules.keyed import Keyed
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop import PROPERTIES, Scope
@@ -92,6 +93,16 @@ def test_a_script_calls_the_method_in_some_forwards(comparing: Pool, checking: P
         "fsdp2",
         model=Method(body=Linear(out=3)),
         program=tuple(op for iteration in iterations for op in iteration),
+    )
+    assert failures(comparing.run(case)) == []
+    assert failures(checking.run(case)) == []
+
+
+def test_a_script_adds_what_modules_keep_in_every_forward(comparing: Pool, checking: Pool) -> None:
+    case = single_unit(
+        "fsdp2",
+        model=SideOutput(body=Linear(out=3)),
+        program=(Forward(), Backward(), Step(), ZeroGrad(), Forward(), Backward(), Step()),
     )
     assert failures(comparing.run(case)) == []
     assert failures(checking.run(case)) == []

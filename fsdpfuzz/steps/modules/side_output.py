@@ -38,15 +38,15 @@ class SideOutput(nn.Module):
 # A recomputation keeps one as well, as does a forward that an exception ends.
 def forget(model: nn.Module) -> None:
     """Before a forward: what is kept of earlier ones."""
-    for module in model.modules():
-        if isinstance(module, SideOutput):
-            module.kept.clear()
+    for part in model.modules():
+        if isinstance(part, SideOutput):
+            part.kept.clear()
 
 
 def with_kept(loss: Tensor, model: nn.Module) -> Tensor:
     """The loss with all that the modules have kept of this forward, and keep no longer."""
-    for module in model.modules():
-        if isinstance(module, SideOutput):
-            loss = sum(module.kept, loss)
-            module.kept.clear()
+    for part in model.modules():
+        if isinstance(part, SideOutput):
+            loss = sum(part.kept, loss)
+            part.kept.clear()
     return loss
