@@ -24,7 +24,7 @@ from fsdpfuzz.case.operations import (
     Op,
     StateDict,
 )
-from fsdpfuzz.case.operations.forward import most_pending
+from fsdpfuzz.case.operations.forward import keeps_losses
 from fsdpfuzz.case.operations.state_dict import state_step
 from fsdpfuzz.case.optimizer import Optimizer, goes_through
 from fsdpfuzz.case.parallelised import AXIS
@@ -318,7 +318,7 @@ class Lowering:
         yield from followed(self.a)
         yield from hooked(self.a)
         yield from scaler_of(self.a)
-        if most_pending(self._first.case) > 1:
+        if keeps_losses(self._first.case):
             yield Do(call=Items("list", ()), into=(Variable("pending"),))
         tracked = "mem_tracker" in case.probes
         operations = tuple(self._operations())

@@ -30,7 +30,7 @@ def after_reductions(ops: list[Op]) -> list[int]:
     """
     found, synchronised = [], True
     for i, op in enumerate(ops):
-        if op.runs_model:
+        if op.waits:
             synchronised = op.reduces
         if op.gives_gradients and synchronised:
             averaged = any(isinstance(then, AverageUnmanaged) for then in ops[i + 1 : i + 2])

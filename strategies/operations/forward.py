@@ -11,12 +11,14 @@ from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 MAX_MICRO_BATCHES = 3
 EVALUATION = Forward(grad=False)
 """Without a backward: what it leaves whole stays so."""
+MEANWHILE = range(12, 16)
+"""Of 32 forms of a lone forward those that come between a forward and its backward."""
 MICRO_BATCH: tuple[Op, ...] = (Forward(), Backward())
 """One more, synchronised."""
 
 
 def draw(program: Program) -> None:
-    """Micro-batches, with and without ``no_sync``; lone forwards between iterations.
+    """Micro-batches, with and without ``no_sync``; lone forwards between iterations, or in one.
 
     Shrinks towards one forward for each backward.
     """
@@ -79,7 +81,12 @@ def _alone(program: Program) -> None:
         form = d.between(0, 31)
         if not dropped and form >= (16 if i else 30):
             lone = msgspec.structs.replace(lone, inference=True)
-        gap += [lone] * (1 + form % 2)
+        # As that of a teacher, or of a policy's reference, whose output the loss would take.
+        if form in MEANWHILE and i < len(program.iterations):
+            backward = program.iterations[i].index(Backward())
+            program.iterations[i].insert(backward, lone)
+        else:
+            gap += [lone] * (1 + form % 2)
 
 
 def checks_order(program: Program) -> bool:

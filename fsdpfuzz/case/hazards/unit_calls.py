@@ -215,6 +215,30 @@ def units_gathered_in_vain(a: Anatomy) -> frozenset[str]:
     return frozenset(found)
 
 
+# ``_register_pre_backward_hooks`` in fsdp/_runtime_utils.py takes back for each call with grad that
+# the unit is to be gathered in backward, and asks for it again where the output requires grad.
+@lru_cache(maxsize=64)
+def units_forgotten(a: Anatomy) -> frozenset[str]:
+    """Units of fsdp1 of which the last output before a backward requires no grad, others do."""
+    found: set[str] = set()
+    for rank in a.telling_ranks if a.fsdp1 else ():
+        required: dict[str, list[bool]] = {}
+        for i, op, now in a.situations(rank):
+            b = a.at(i)
+            if isinstance(op, Forward) and op.grad:
+                requires_grad = requires(b, now)
+                trained = [p.fqn for p in b.parameters if p.used and requires_grad(p.fqn)]
+                for call in b.calls(op, now):
+                    if call.grad and call.path in b.unit_at:
+                        own = any(within(fqn, call.path) for fqn in trained)
+                        seen = required.setdefault(b.unit_at[call.path], [])
+                        seen.append(own or call.input_grad)
+            elif op.gives_gradients or op.renews:
+                found |= {unit for unit, seen in required.items() if any(seen) and not seen[-1]}
+                required.clear()
+    return frozenset(found)
+
+
 class UnitCallsDimension(Hazard):
     """How often a unit is called, and whether FSDP can tell the end of a call."""
 
@@ -285,6 +309,13 @@ class UnitCallsDimension(Hazard):
             values=ON,
             apis=("fsdp2",),
         ),
+        "forgotten": Feature(
+            about="on when outputs of the unit before a backward require grad, and the last one "
+            "does not (fsdp1 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp1",),
+        ),
         "late": Feature(
             about="on when a backward without reduction ends before the unit has been called",
             group="Wrapping",
@@ -311,7 +342,9 @@ class UnitCallsDimension(Hazard):
         yield "left_out", on(path in units_left_out(a))
         yield "left_behind", on(path in units_left_behind(a))
         yield "late", on(path in late_units(a))
-        if not a.fsdp1:
+        if a.fsdp1:
+            yield "forgotten", on(path in units_forgotten(a))
+        else:
             yield "gathered_in_vain", on(path in units_gathered_in_vain(a))
             # Post-backward hangs on the unit's inputs (``_register_post_backward_hook`` in
             # fsdp/_fully_shard/_fsdp_param_group.py), so it may run before any saved tensor is

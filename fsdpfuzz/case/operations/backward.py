@@ -11,7 +11,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
-from fsdpfuzz.case.operations.forward import Forward, most_pending
+from fsdpfuzz.case.operations.forward import Forward, keeps_losses
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import SCALER, Do, Statement, Variable, call
 from fsdpfuzz.errors import CaseError
@@ -71,7 +71,7 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """The sum of the losses, its backward, and what stands for FSDP in the plain model."""
         loss = Variable("loss")
-        if most_pending(lowering.a.case) > 1:
+        if keeps_losses(lowering.a.case):
             pending = Variable("pending")
             yield Do(call=call("steps.backward.total", pending), into=(loss,))
             yield Do(call=call(".clear", pending))

@@ -69,6 +69,18 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             values=("1", "2+"),
             excludes={"1": {"pending": ("2+",)}},
         ),
+        "meanwhile": Feature(
+            about="which forward without a backward comes between another one and its backward: "
+            "no, no_grad, inference_mode, dropped, several",
+            group="Training",
+            values=("no", "no_grad", "inference_mode", "dropped", "several"),
+            excludes={
+                "no_grad": {"lone_forward": ("no", "dropped")},
+                "inference_mode": {"lone_forward": ("no", "dropped"), "inference_mode": ("no",)},
+                "dropped": {"lone_forward": ("no", "no_grad"), "recorded": ("1",)},
+                "several": {"lone_forward": ("no",)},
+            },
+        ),
         "inference_mode": Feature(
             about="no, later, first (before any other forward of a unit): when a forward is under "
             "torch.inference_mode",
@@ -146,7 +158,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
                 raise CaseError("forwards before one backward must agree on sync", path=at)
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
-        """Inputs, output and loss, which waits in ``pending`` if it is one of several."""
+        """Inputs, output and loss, which waits in ``pending`` where others come meanwhile."""
         a, index = lowering.a, lowering.next_index()
         x, output, loss = Variable("x"), Variable("output"), Variable("loss")
         yield from lowering.before_forward()
@@ -167,7 +179,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             mode = "torch.inference_mode" if self.inference else "torch.no_grad"
             yield With(context=call(mode), body=tuple(run))
         yield from lowering.after_forward(self)
-        if most_pending(a.case) > 1 and self.waits:
+        if keeps_losses(a.case) and self.waits:
             yield Do(call=call(".append", Variable("pending"), loss))
 
     def words(self) -> str:
@@ -199,6 +211,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         yield "lone_forward", "several" if len(lone) > 1 else next(iter(lone), "no")
         yield "pending", "2+" if most_pending(a.case) > 1 else "1"
         yield "recorded", "2+" if most_recorded(a.case) > 1 else "1"
+        yield "meanwhile", _meanwhile(a.case)
         under = "first" if begun_in_inference(a) else "later"
         yield "inference_mode", under if any(op.inference for op in forwards) else "no"
 
@@ -297,6 +310,26 @@ def pending_before(program: Iterable[OperationBase]) -> Iterator[bool]:
 def most_pending(case: CaseSpec) -> int:
     """The largest number of losses that wait for one backward."""
     return _most(case, lambda op: op.waits)
+
+
+def keeps_losses(case: CaseSpec) -> bool:
+    """Whether a loss waits for its backward while another one is computed."""
+    program = case.program
+    return any(
+        pending and isinstance(op, Forward)
+        for op, pending in zip(program, pending_before(program), strict=True)
+    )
+
+
+def _meanwhile(case: CaseSpec) -> str:
+    """How those forwards are that come between another one and its backward, which they lack."""
+    program = case.program
+    found = {
+        "dropped" if op.grad else "inference_mode" if op.inference else "no_grad"
+        for op, pending in zip(program, pending_before(program), strict=True)
+        if pending and isinstance(op, Forward) and not op.waits
+    }
+    return "several" if len(found) > 1 else next(iter(found), "no")
 
 
 def most_recorded(case: CaseSpec) -> int:
