@@ -74,6 +74,21 @@ FAULTS = (
         Edit(RUNTIME + "_should_free_in_backward", FREE_IN_BACKWARD, "True"),
     ),
     fault(
+        "fsdp1_evaluation_takes_the_gather_back",
+        "a unit that a forward without grad calls before backward is not gathered in it",
+        "resharding",
+        "fsdp1",
+        Edit(
+            RUNTIME + "_register_pre_backward_hooks",
+            "if not torch.is_grad_enabled():\n    return outputs",
+            "if not torch.is_grad_enabled():\n"
+            "    if handle:\n"
+            "        handle._needs_pre_backward_unshard = False\n"
+            "    return outputs",
+        ),
+        silent=False,
+    ),
+    fault(
         "fsdp1_resharded_late",
         "no unit is resharded before the end of backward",
         "resharding",

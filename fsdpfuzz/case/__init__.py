@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from fsdpfuzz.case.anatomy import Anatomy, anatomy
 from fsdpfuzz.case.base import MAX_RANKS, SCHEMA, Dtype, Part, default_of
+from fsdpfuzz.case.called_alone import calls_by_the_book, stands_alone
 from fsdpfuzz.case.chain import ITERATION, chain
 from fsdpfuzz.case.check import check, is_sound
 from fsdpfuzz.case.checkpoints import (
@@ -127,9 +128,7 @@ from fsdpfuzz.case.operations import (
 )
 from fsdpfuzz.case.operations.forward import (
     calls_below_the_root,
-    calls_by_the_book,
     most_pending,
-    stands_alone,
 )
 from fsdpfuzz.case.operations.requires_grad import changes_after_lone_forward
 from fsdpfuzz.case.optimizer import Optimizer

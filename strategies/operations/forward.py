@@ -11,7 +11,7 @@ from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 MAX_MICRO_BATCHES = 3
 EVALUATION = Forward(grad=False)
 """Without a backward: what it leaves whole stays so."""
-MEANWHILE = range(12, 16)
+MEANWHILE = (*range(12, 16), *range(26, 30))
 """Of 32 forms of a lone forward those that come between a forward and its backward."""
 MICRO_BATCH: tuple[Op, ...] = (Forward(), Backward())
 """One more, synchronised."""

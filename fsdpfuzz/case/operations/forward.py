@@ -15,7 +15,7 @@ from fsdpfuzz.case.loss import forgotten, loss_into
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.mode import Mode
-from fsdpfuzz.case.paths import outermost, within
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.randomness import seeded
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -26,7 +26,6 @@ from fsdpfuzz.case.recipe import (
     With,
     call,
 )
-from fsdpfuzz.case.units.precision import left_to_the_root
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -71,14 +70,17 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         ),
         "meanwhile": Feature(
             about="which forward without a backward comes between another one and its backward: "
-            "no, no_grad, inference_mode, dropped, several",
+            "no, no_grad, dropped, inference_mode (the last that any is)",
             group="Training",
-            values=("no", "no_grad", "inference_mode", "dropped", "several"),
+            values=("no", "no_grad", "dropped", "inference_mode"),
             excludes={
                 "no_grad": {"lone_forward": ("no", "dropped")},
-                "inference_mode": {"lone_forward": ("no", "dropped"), "inference_mode": ("no",)},
                 "dropped": {"lone_forward": ("no", "no_grad"), "recorded": ("1",)},
-                "several": {"lone_forward": ("no",)},
+                "inference_mode": {
+                    "lone_forward": ("no", "dropped"),
+                    "inference_mode": ("no",),
+                    "mem_tracker": ("on",),
+                },
             },
         ),
         "inference_mode": Feature(
@@ -250,44 +252,6 @@ def calls_below_the_root(program: Iterable[object]) -> bool:
     return any(isinstance(op, Forward) and bool(op.target) for op in program)
 
 
-def stands_alone(a: Anatomy, target: str) -> bool:
-    """Whether FSDP supports a forward of this module by itself.
-
-    All units that manage what lies in it are called with it, and it takes the inputs as they
-    are: fsdp1 casts those of its root alone, fsdp2 those of every unit that is not told otherwise
-    (``cast_forward_inputs`` of both).
-    """
-    if not target or target in a.roots:
-        return True
-    owners = {o for fqn, o in a.owners.items() if within(fqn, target) and o is not None}
-    if not all(within(module, target) for owner in owners for module in a.modules_of(owner)):
-        return False
-    # fsdp1: ``_root_cast_forward_input``; fsdp2: ``FSDPState._cast_forward_inputs`` in each
-    # pre-forward.
-    taking = owners if a.fsdp1 else outermost(path for path in a.units if within(path, target))
-    return not any(left_to_the_root(a, path) for path in taking)
-
-
-# ``FSDPState._lazy_init`` raises where a unit below the root has run before it: "requires running
-# forward through the root module first".
-def calls_by_the_book(a: Anatomy) -> bool:
-    """Whether each forward `stands_alone`, and the root, if it is called, is so first.
-
-    Both APIs document that the first forward decides which unit is the root.
-    """
-    before: list[Forward] = []
-    for i, op in enumerate(a.case.program):
-        if op.renews:
-            before = []
-        elif isinstance(op, Forward):
-            before.append(op)
-            if not stands_alone(a.at(i - 1), op.target):
-                return False
-            if not op.target and before[0].target:
-                return False
-    return True
-
-
 def accumulates(program: Iterable[object]) -> bool:
     """Whether gradients of some forward are not reduced in its backward."""
     return any(isinstance(op, Forward) and not op.sync for op in program)
@@ -329,7 +293,7 @@ def _meanwhile(case: CaseSpec) -> str:
         for op, pending in zip(program, pending_before(program), strict=True)
         if pending and isinstance(op, Forward) and not op.waits
     }
-    return "several" if len(found) > 1 else next(iter(found), "no")
+    return next((how for how in ("inference_mode", "dropped", "no_grad") if how in found), "no")
 
 
 def most_recorded(case: CaseSpec) -> int:

@@ -108,3 +108,19 @@ def test_what_fsdp1_neither_gathers_nor_casts_has_no_memory() -> None:
 def test_one_shard_is_apart_with_fsdp2() -> None:
     given = case(fsdp2(""), *FIRST, mesh=Mesh(replicate=2, shard=1))
     assert memory(given) == {"": "one shard"}
+
+
+@pytest.mark.parametrize(
+    ("program", "how"),
+    [
+        ((Forward(), Backward()), "no"),
+        ((Forward(grad=False), Forward(), Backward(), Forward(grad=False)), "no"),
+        ((Forward(), Forward(), Backward()), "no"),
+        ((Forward(), Forward(grad=False), Backward()), "no_grad"),
+        ((Forward(), Forward(drop=True), Forward(grad=False), Backward()), "dropped"),
+        ((Forward(), Forward(grad=False, inference=True), Backward()), "inference_mode"),
+        ((Forward(), Forward(grad=False), Forward(), Backward()), "no_grad"),
+    ],
+)
+def test_what_comes_between_a_forward_and_its_backward(program: tuple[Op, ...], how: str) -> None:
+    assert features(make(fsdp2(""), program=program))["meanwhile"] == how
