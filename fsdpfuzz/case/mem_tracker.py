@@ -49,6 +49,7 @@ class MemTrackerDimension(Dimension):
                     "interrupted": ("begin", "end", "several"),
                     "recovered": ("begin", "end", "gradient"),
                     "retained_graph": ("on",),
+                    "meanwhile": ("no_grad", "dropped", "inference_mode"),
                     "full_params": ("read", "written"),
                     **ANY_CUT,
                 },

@@ -79,10 +79,11 @@ def _alone(program: Program) -> None:
         # One choice for both. Rarely in the first gap, where FSDP makes its memory: inference mode
         # leaves that unusable for good, which is known.
         form = d.between(0, 31)
-        if not dropped and form >= (16 if i else 30):
-            lone = msgspec.structs.replace(lone, inference=True)
         # As that of a teacher, or of a policy's reference, whose output the loss would take.
-        if form in MEANWHILE and i < len(program.iterations):
+        meanwhile = form in MEANWHILE and i < len(program.iterations)
+        if not dropped and form >= (16 if i or meanwhile else 30):
+            lone = msgspec.structs.replace(lone, inference=True)
+        if meanwhile:
             backward = program.iterations[i].index(Backward())
             program.iterations[i].insert(backward, lone)
         else:

@@ -75,11 +75,14 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
             values=("no", "no_grad", "dropped", "inference_mode"),
             excludes={
                 "no_grad": {"lone_forward": ("no", "dropped")},
-                "dropped": {"lone_forward": ("no", "no_grad"), "recorded": ("1",)},
+                "dropped": {
+                    "lone_forward": ("no", "no_grad"),
+                    "recorded": ("1",),
+                    "unit_called_again": ("off",),
+                },
                 "inference_mode": {
                     "lone_forward": ("no", "dropped"),
                     "inference_mode": ("no",),
-                    "mem_tracker": ("on",),
                 },
             },
         ),

@@ -262,6 +262,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "reentrant": ("whole",),
             "accumulation": ("sync", "no_sync"),
             "lone_forward": ("no_grad", "dropped", "several"),
+            "meanwhile": ("no_grad", "dropped", "inference_mode"),
             "pending": ("2+",),
             "recorded": ("2+",),
             "zero_grad": ("zero", "mixed"),
