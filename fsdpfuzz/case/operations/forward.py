@@ -70,7 +70,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         ),
         "meanwhile": Feature(
             about="which forward without a backward comes between another one and its backward: "
-            "no, no_grad, dropped, inference_mode (the last that any is)",
+            "no, no_grad, dropped, inference_mode (of several the last in this list)",
             group="Training",
             values=("no", "no_grad", "dropped", "inference_mode"),
             excludes={
