@@ -67,6 +67,8 @@ class Comparison(Record, frozen=True, kw_only=True):
     """How many terms are summed into one element; rounding grows with it."""
     eps: float = 0.0
     """Machine epsilon of the coarsest dtype that took part."""
+    baseline_eps: float = 0.0
+    """The same of DDP, which had ``baseline``: float32's, where no parameter is stored lower."""
     missing: Literal["", "observed", "expected", "shape"] = ""
     """Which side has no tensor where the other has one; ``shape`` when the two have different
     numbers of elements, which ``observed`` and ``expected`` then are."""

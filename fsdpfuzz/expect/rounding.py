@@ -72,26 +72,32 @@ def rounding(scale: float, largest: float, eps: float, terms: int) -> float:
 
 
 def measured(
-    scale: float, largest: float, eps: float, terms: int, coarse: float, baseline: float
+    scale: float,
+    largest: float,
+    eps: float,
+    terms: int,
+    coarse: float,
+    baseline: float,
+    baseline_eps: float = FLOAT32_EPS,
 ) -> float:
     """What rounding explains where units compute in a lower dtype.
 
     ``coarse`` is how far the plain model in that dtype was off on the same tensor: it rounds as
     FSDP does, in nearly all places. It is one draw, though, and of few elements it can be right
-    by chance; ``baseline``, what DDP lost in float32, is another, on its own scale. The other
-    arguments are those of `rounding`.
+    by chance; ``baseline``, what DDP lost in a dtype of ``baseline_eps``, is another, on its own
+    scale. The other arguments are those of `rounding`.
     """
     growth: float = max(1.0, float(terms) ** 0.5)
     own = eps * growth * (LOWER_SCALE * scale + LOWER_FLOOR * largest)
-    drawn = max(coarse, baseline * eps / FLOAT32_EPS)
+    drawn = max(coarse, baseline * eps / baseline_eps)
     return own + UNDERFLOW * growth + LOWER_FACTOR * drawn
 
 
-def beyond_baseline(baseline: float, eps: float) -> float:
-    """What is allowed on top, from how far DDP in float32 was off on the same tensor."""
+def beyond_baseline(baseline: float, eps: float, baseline_eps: float = FLOAT32_EPS) -> float:
+    """What is allowed on top, from how far DDP, in a dtype of ``baseline_eps``, was off there."""
     bound = BASELINE_FACTOR * baseline
-    if eps > FLOAT32_EPS:
-        bound += COARSE_FACTOR * baseline * eps / FLOAT32_EPS
+    if eps > baseline_eps:
+        bound += COARSE_FACTOR * baseline * eps / baseline_eps
     return bound
 
 

@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from fsdpfuzz.case import Anatomy, anatomy, variants
 from fsdpfuzz.case.names import parameter_in
-from fsdpfuzz.expect import DIVERGED, beyond_baseline, measured, rounding
+from fsdpfuzz.expect import DIVERGED, FLOAT32_EPS, beyond_baseline, measured, rounding
 from fsdpfuzz.invariants.evidence import Evidence
 from fsdpfuzz.observations import Comparison, Observation, RankReport, Subject
 from fsdpfuzz.verdict import Finding
@@ -69,10 +69,10 @@ def tolerance(comparison: Comparison) -> float:
     if comparison.exact:
         return 0.0
     sizes = (comparison.scale, comparison.floor, comparison.eps, comparison.reduced)
+    lost, lost_in = comparison.baseline, comparison.baseline_eps or FLOAT32_EPS
     if comparison.coarse is not None:
-        lost = comparison.baseline
-        return measured(*sizes, comparison.coarse, lost) + beyond_baseline(lost, 0.0)
-    return rounding(*sizes) + beyond_baseline(comparison.baseline, comparison.eps)
+        return measured(*sizes, comparison.coarse, lost, lost_in) + beyond_baseline(lost, 0.0)
+    return rounding(*sizes) + beyond_baseline(lost, comparison.eps, lost_in)
 
 
 def broken(comparison: Comparison) -> bool:

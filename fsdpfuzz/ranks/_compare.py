@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from fsdpfuzz.expect import FLOOR_FACTOR, LOWER_FLOOR
+from fsdpfuzz.expect import FLOAT32_EPS, FLOOR_FACTOR, LOWER_FLOOR
 from fsdpfuzz.observations import NOT_FINITE, Comparison, Quantity
 
 # Nothing passes here that would be reported tensor by tensor, in no dtype.
@@ -25,12 +25,14 @@ Values = Mapping[str, Tensor | None]
 class Baseline:
     """How well float32 does on one tensor: DDP's distance from float64, and the size.
 
-    ``coarse`` is the distance of the plain model in lower dtypes, where units compute in such.
+    ``coarse`` is the distance of the plain model in lower dtypes, where units compute in such;
+    ``eps`` is that of the dtype in which DDP computes, of the coarsest where there are several.
     """
 
     distance: float = 0.0
     scale: float = 0.0
     coarse: float | None = None
+    eps: float = FLOAT32_EPS
 
 
 @dataclass(slots=True)
@@ -140,6 +142,7 @@ class Batch:
             error=error if finite else NOT_FINITE,
             baseline=baseline.distance,
             coarse=baseline.coarse,
+            baseline_eps=baseline.eps,
             scale=baseline.scale,
             floor=self.floor,
             observed=_finite(values[0]),
@@ -191,12 +194,13 @@ def baselines_of(
     lower: Sequence[Values] = (),
     *,
     nudged: Sequence[Values] = (),
+    eps: float = FLOAT32_EPS,
 ) -> dict[str, Baseline]:
     """For each tensor: the float32 reference's distance from float64, and the largest value.
 
     What the float64 reference lacks counts as zeros. ``lower`` are the same tensors of references
     in lower dtypes; the furthest counts. So it does of float32's, if there is one that was
-    ``nudged``.
+    ``nudged``. ``eps`` is that of the coarsest dtype in which float32's compute.
     """
     names, numbers = [], []
     others = (single, *nudged, *lower)
@@ -214,7 +218,7 @@ def baselines_of(
     rows: Sequence[Sequence[float]] = torch.stack(numbers).tolist() if numbers else []
     return {
         name: Baseline(
-            _bounded(distance), _bounded(scale), max(map(_bounded, coarse), default=None)
+            _bounded(distance), _bounded(scale), max(map(_bounded, coarse), default=None), eps
         )
         for name, (scale, distance, *coarse) in zip(names, rows, strict=True)
     }

@@ -6,39 +6,26 @@ case. Where units compute in a lower dtype there is one more in that dtype: wher
 leave the range of float16, what is normal has little to do with float32. All run the case's own
 recipe.
 
-``DistributedDataParallel`` documents what it cannot do: reentrant checkpointing together
-with unused or repeated parameters, ``requires_grad`` changed after construction, several
-forwards before a backward, a graph that differs between ranks. There the float32 replica
-averages gradients by itself, as the others do.
+Where ``DistributedDataParallel`` documents that it cannot train a case (`needs_averaging`) the
+float32 replica averages gradients by itself, as the others do.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from fsdpfuzz.case import (
-    Anatomy,
-    Forward,
-    Fsdp1Unit,
-    StateDict,
-    lower,
-    most_pending,
-    reference_recomputes,
-    right_in,
-)
-from fsdpfuzz.case.modules.side_output import keeping
+from fsdpfuzz.case import EPSILON, Anatomy, StateDict, lower, right_in
 from fsdpfuzz.case.operations.overflow import overflown
-from fsdpfuzz.expect import HEADROOM, STABLE
+from fsdpfuzz.expect import FLOAT32_EPS, HEADROOM, STABLE
 from fsdpfuzz.ranks._buffers import buffers_of
 from fsdpfuzz.ranks._compare import Baseline, Values, baselines_of, entries_of, floor_of
+from fsdpfuzz.ranks._ddp import in_ddp, needs_averaging
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Execution, Variables
 from fsdpfuzz.ranks._passes import Pass, Passes
@@ -97,7 +84,7 @@ class Recorder:
                 _nudge(self._named.values())
             # The optimizer comes after ``named`` and holds the same parameters: DDP replaces none.
             if self._ddp:
-                variables["model"] = _ddp(self._a, variables["model"], self._device)
+                variables["model"] = in_ddp(self._a, variables["model"], self._device)
         return True
 
     def after(self, op: int, name: str, variables: Variables) -> None:
@@ -106,7 +93,7 @@ class Recorder:
         finished = self._passes.after(op, variables)
         if op not in overflown(self._a.case):
             trace.sizes[op] = self._size(variables, finished)
-        if isinstance(request, Forward):
+        if request.runs_model:
             trace.forwards.append(op)
             trace.losses.append(variables["loss"].detach())
             # Not copied, unlike what an optimizer steps: nothing writes into an output any more.
@@ -169,6 +156,8 @@ class Reference:
     """In float32 as well, where ``wide`` is, too."""
     kinked: bool = False
     """Whether nobody knows of kinks in the model, at which rounding decides on gradients."""
+    single_eps: float = FLOAT32_EPS
+    """Machine epsilon of the coarsest dtype in which ``single`` computes."""
     _floors: dict[tuple[str, int], float] = field(default_factory=dict)
     _baselines: dict[tuple[str, int], dict[str, Baseline]] = field(default_factory=dict)
 
@@ -230,7 +219,8 @@ class Reference:
 
     def _of(self, values: Callable[[Trace], Values]) -> dict[str, Baseline]:
         lower, nudged = ([values(t) for t in traces] for traces in (self.lower, self.nudged))
-        return baselines_of(values(self.wide), values(self.single), lower, nudged=nudged)
+        right, single = values(self.wide), values(self.single)
+        return baselines_of(right, single, lower, nudged=nudged, eps=self.single_eps)
 
     def leaves(self, dtypes: Iterable[torch.dtype]) -> tuple[int, str]:
         """From which operation on nothing can be said, and the dtype whose range it leaves.
@@ -280,8 +270,9 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
     single, ddp = record(a, env, torch.float32)
     nudged = () if wide else (record(a, env, torch.float32, alone=True, nudge=True)[0],)
     dtypes, lower = record_lower(a, env)
-    reference = Reference(right, single, lower, nudged, kinked=a.imported is not None)
-    return reference, dtypes, ddp
+    own, low = a.imported is not None, bool(a.case.stored_low)
+    eps = EPSILON["bfloat16" if low else "float32"]
+    return Reference(right, single, lower, nudged, own, eps), dtypes, ddp
 
 
 def record(
@@ -345,56 +336,3 @@ def record_lower(a: Anatomy, env: RankEnv) -> tuple[tuple[torch.dtype, ...], tup
         dtypes.append(dtype)
         traces.append(trace)
     return tuple(dtypes), tuple(traces)
-
-
-def needs_averaging(a: Anatomy) -> bool:
-    """Whether ``DistributedDataParallel`` documents that it cannot run this case."""
-    case = a.case
-    recomputes = reference_recomputes(a)
-    return (
-        # "DistributedDataParallel is not needed when a module doesn't have any parameter that
-        # requires a gradient": its constructor raises.
-        all(p.fqn in a.frozen for p in a.parameters)
-        or any(c.reentrant for c in case.checkpoints)
-        # The caller looks for the request at the root itself (steps/checkpointing.py, ``call``),
-        # and would find DDP there.
-        or (recomputes and any(not c.path for c in case.checkpoints if c.recomputes))
-        or any(op.changes_trained for op in case.program)
-        # A module called by itself goes past DDP's forward, which prepares its reducer
-        # (``DistributedDataParallel._pre_forward``, ``_post_forward``).
-        or any(
-            isinstance(op, Forward) and (op.target or op.by_method or op.drop)
-            for op in case.program
-        )
-        # The module is named as it lies in the model, not in DDP. And its reducer waits for one
-        # backward a forward (``Reducer::prepare_for_backward``).
-        or any(o.interrupts or o.starts_over or o.within or o.goes_back_twice for o in case.program)
-        or bool(a.optional)
-        # It looks for what is unused from the output on (``find_unused_parameters``).
-        or (bool(keeping(a)) and any(not p.used for p in a.parameters))
-        # DDP averages what no unit manages, too; FSDP leaves that alone.
-        or None in a.owners.values()
-        # There the plain model forgets gradients before a backward, as a part of the averaging
-        # (case/lowering.py, ``before_backward``), which is left out under DDP.
-        or any(isinstance(u, Fsdp1Unit) and u.cpu_offload for u in a.options.values())
-        or most_pending(case) > 1
-    )
-
-
-def _ddp(a: Anatomy, model: nn.Module, device: torch.device) -> nn.Module:
-    return DistributedDataParallel(
-        model,
-        device_ids=[device] if device.type == "cuda" else None,
-        # Only where there are any: DDP then walks the graph of each forward, and warns if it need
-        # not.
-        find_unused_parameters=any(not p.used for p in a.parameters),
-        **_NO_BUFFER_SYNC,
-    )
-
-
-_NO_BUFFER_SYNC: dict[str, Any] = {
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    else "broadcast_buffers": False
-}
-"""FSDP never synchronises buffers; DDP's option for the same has a new name since torch 2.13."""

@@ -80,6 +80,17 @@ def test_a_wrong_gradient_beside_them_is_seen(tmp_path: Path) -> None:
     assert_scripted(case(), found, SUMMED, tmp_path)
 
 
+def test_what_bfloat16_loses_is_not_taken_for_a_loss_of_float32() -> None:
+    """DDP computes in bfloat16, too, where a gradient comes through a layer that is stored so."""
+    given = case(
+        model=Sequential(children=(Linear(out=4), Linear(out=3), Linear(out=2))),
+        frozen=("1.weight", "1.bias"),
+        stored_low=("1",),
+    )
+    assert judged(given).status == "passed"
+    assert "grad_parity" in {found.invariant for found in judged(given, SUMMED).findings}
+
+
 def test_all_in_the_dtype_of_the_first(tmp_path: Path) -> None:
     (found,) = judged(case(), FIRST).findings
     assert found.key.startswith("no_crash/crash/fsdp2:RuntimeError@torch/distributed/fsdp/")

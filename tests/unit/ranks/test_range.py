@@ -121,6 +121,8 @@ def test_the_furthest_of_the_lower_dtypes_counts() -> None:
     assert baselines_of(wide, single, [half]) == {"a": Baseline(0.5, 4.0, 1.0)}
     assert baselines_of(wide, single, [half, brain]) == {"a": Baseline(0.5, 4.0, 2.0)}
     assert baselines_of(wide, single, [half, {"a": None}]) == {"a": Baseline(0.5, 4.0, 4.0)}
+    stored_low = baselines_of(wide, single, [half], eps=2.0**-7)
+    assert stored_low == {"a": Baseline(0.5, 4.0, 1.0, 2.0**-7)}
     lost = {"a": torch.tensor([float("nan")], dtype=HALF)}
     assert baselines_of(wide, single, [lost])["a"].coarse == NOT_FINITE
 
