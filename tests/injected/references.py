@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fsdpfuzz.ranks import _execute
+from fsdpfuzz.ranks import _compare, _execute
 from fsdpfuzz.ranks._env import RankEnv
 
 
@@ -23,3 +23,14 @@ def averages_twice_in_float32(env: RankEnv) -> None:
                 p.grad.div_(2)
 
     _execute._at_once = twice
+
+
+def compares_each_tensor(env: RankEnv) -> None:
+    """Each comparison of a tensor is reported, however well it agrees."""
+    _compare.QUICK_FACTOR = -1.0  # type: ignore[assignment]
+
+
+def averages_twice_and_compares(env: RankEnv) -> None:
+    """Both of them."""
+    averages_twice_in_float32(env)
+    compares_each_tensor(env)
