@@ -68,7 +68,7 @@ class Comparison(Record, frozen=True, kw_only=True):
     eps: float = 0.0
     """Machine epsilon of the coarsest dtype that took part."""
     baseline_eps: float = 0.0
-    """The same of DDP, which had ``baseline``: float32's, where no parameter is stored lower."""
+    """The same of DDP, which lost ``baseline``; 0.0 stands for float32's."""
     missing: Literal["", "observed", "expected", "shape"] = ""
     """Which side has no tensor where the other has one; ``shape`` when the two have different
     numbers of elements, which ``observed`` and ``expected`` then are."""

@@ -279,22 +279,23 @@ def most_pending(case: CaseSpec) -> int:
     return _most(case, lambda op: op.waits)
 
 
+def _before_the_backward_of_another(case: CaseSpec) -> Iterator[Forward]:
+    for op, pending in zip(case.program, pending_before(case.program), strict=True):
+        if pending and isinstance(op, Forward):
+            yield op
+
+
 def keeps_losses(case: CaseSpec) -> bool:
     """Whether a loss waits for its backward while another one is computed."""
-    program = case.program
-    return any(
-        pending and isinstance(op, Forward)
-        for op, pending in zip(program, pending_before(program), strict=True)
-    )
+    return any(_before_the_backward_of_another(case))
 
 
 def _meanwhile(case: CaseSpec) -> str:
     """How those forwards are that come between another one and its backward, which they lack."""
-    program = case.program
     found = {
         "dropped" if op.grad else "inference_mode" if op.inference else "no_grad"
-        for op, pending in zip(program, pending_before(program), strict=True)
-        if pending and isinstance(op, Forward) and not op.waits
+        for op in _before_the_backward_of_another(case)
+        if not op.waits
     }
     return next((how for how in ("inference_mode", "dropped", "no_grad") if how in found), "no")
 
