@@ -97,6 +97,10 @@ def check_pair(a: Anatomy, part: Parallel, at: str) -> None:
     between = _between(part)
     if any(op.runs_model and op.called in between for op in a.case.program):
         raise CaseError("the program calls one of a pair by itself", path=at)
+    chain = part.module.rpartition(".")[0]
+    holder = a.by_path[chain.rpartition(".")[0]].node if chain else None
+    if holder is not None and holder.calls_inside():
+        raise CaseError("the module around it calls one of a pair by itself", path=at)
 
 
 def _between(part: Parallel) -> frozenset[str]:

@@ -146,7 +146,9 @@ class _Follower:
         return found
 
     def _is_low(self, path: str) -> bool:
-        return computed_in(self._now.options[path]) not in (None, "float32")
+        """Whether a unit (fsdp1) computes in another dtype than it stores."""
+        now = self._now
+        return computed_in(now.options[path]) not in (None, flat_dtype(now, path))
 
     # ``FSDPState._reset_iter_state`` in fsdp/_fully_shard/_fsdp_state.py.
     def _started_over(self, now: Situation) -> None:

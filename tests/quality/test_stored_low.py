@@ -10,6 +10,7 @@ from fsdpfuzz.case import (
     ITERATION,
     CaseSpec,
     Dense,
+    Forward,
     Fsdp1Plan,
     Fsdp1Unit,
     Fsdp2Plan,
@@ -19,7 +20,7 @@ from fsdpfuzz.case import (
     Precision,
     Sequential,
 )
-from fsdpfuzz.case.operations import Rebuild, StateDict, Transfer
+from fsdpfuzz.case.operations import FullParams, Rebuild, StateDict, Transfer
 from tests.injected.by_hand import assert_scripted, judged
 
 FIRST = "benchmarks.faults.injections:fsdp2_gathers_in_the_first_dtype"
@@ -56,6 +57,21 @@ def test_a_flat_parameter_in_bfloat16(dtype: str | None, original: bool) -> None
     )
     program = (*ITERATION, StateDict(form="sharded"), StateDict(form="full"), *ITERATION)
     assert judged(case(plan=Fsdp1Plan(units=tuple(units)), program=program)).status == "passed"
+
+
+# Nothing is cast then, so that who looks at whole parameters leaves the unit as it is.
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_look_at_a_unit_that_is_stored_as_it_computes(dtype: str) -> None:
+    precision = Precision(param=dtype)  # type: ignore[arg-type]
+    given = case(
+        model=Sequential(children=(Linear(out=2), Linear(out=2))),
+        frozen=("0.weight", "0.bias"),
+        stored_low=("0",),
+        # The root stays whole after a forward.
+        plan=Fsdp1Plan(units=tuple(Fsdp1Unit(path=p, precision=precision) for p in ("1", ""))),
+        program=(Forward(grad=False), FullParams(), *ITERATION),
+    )
+    assert judged(given).status == "passed"
 
 
 @pytest.mark.parametrize(

@@ -208,16 +208,19 @@ def shows_sharded_views(a: Anatomy, path: str) -> bool:
     """Whether fsdp1 may show the local shard of a unit that a forward has left unsharded.
 
     With ``use_orig_params`` it does not after a call with grad, and knows at the end of backward
-    that it has not: ``_skipped_use_sharded_views`` in torch/distributed/fsdp/_flat_param.py.
+    that it has not: ``_skipped_use_sharded_views`` in torch/distributed/fsdp/_flat_param.py. The
+    last call before the backward counts, of whichever forward.
     """
     if is_flat(a, path):
         return True
     for rank in a.telling_ranks:
+        grad = True
         for _, op, now in a.situations(rank):
-            if isinstance(op, Forward) and op.grad:
+            if isinstance(op, Forward):
                 calls = [call.grad for call in a.calls(op, now) if call.path == path]
-                if calls and not calls[-1]:
-                    return True
+                grad = calls[-1] if calls else grad
+            elif op.gives_gradients and not grad:
+                return True
     return False
 
 

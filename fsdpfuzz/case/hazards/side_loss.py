@@ -18,7 +18,7 @@ from fsdpfuzz.case.units.replicas import belongs_to
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
 
-_ORDER = ("no", "layer", "apart", "first", "recomputed", "alone")
+_ORDER = ("no", "layer", "apart", "first", "recomputed", "below", "alone")
 
 
 # What FSDP does before a unit's backward hangs on what the unit puts out, and autograd goes back
@@ -33,6 +33,7 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
     what the unit puts out, and the unit manages it; ``apart``: the same where it does not, and
     ``layer`` of the unit that the layer is then. ``recomputed``: a checkpoint, with fsdp2 one in
     the unit, recomputes what it puts out, and that is kept, or what the layer makes of it.
+    ``below``: the unit is a layer that puts out what requires grad, and its root nothing (fsdp1).
     """
     found: dict[str, str] = {}
     silent = _silent(a)
@@ -55,7 +56,8 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
                     how = "first" if unit == owner else "apart"
             found[unit] = max(found.get(unit, "no"), how, key=_ORDER.index)
             if how == "apart" and owner is not None and a.unit_at.get(layer) == owner:
-                found[owner] = "layer"
+                below = a.fsdp1 and belongs_to(a, owner) in silent and owner not in silent
+                found[owner] = "below" if below else "layer"
     return found
 
 
@@ -121,11 +123,12 @@ class SideLossDimension(Hazard):
     name = "side_loss"
     features: ClassVar[Mapping[str, Feature]] = {
         "side_loss": Feature(
-            about="no, apart, first, recomputed, alone (any is): how what a module keeps for the "
-            "loss lies to what a unit around it puts out: a layer on that, in no or another unit; "
-            "a layer on that, in the unit, whose backward then begins with it; that itself, which "
-            "a checkpoint recomputes, with fsdp2 one in the unit; a layer in a unit that puts out "
-            "nothing which requires grad, with fsdp2 in none of its root",
+            about="no, apart, first, recomputed, below, alone (any is): how what a module keeps "
+            "for the loss lies to what a unit around it puts out: a layer on that, in no or "
+            "another unit; a layer on that, in the unit, whose backward then begins with it; that "
+            "itself, which a checkpoint recomputes, with fsdp2 one in the unit; a layer that is a "
+            "unit, below a root that puts out nothing which requires grad (fsdp1); a layer in a "
+            "unit that puts out nothing which requires grad, with fsdp2 in none of its root",
             group="Wrapping",
             # In too few programs for each pair with it to be waited for.
             values=("no",),
@@ -135,8 +138,8 @@ class SideLossDimension(Hazard):
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "side_loss": Feature(
             about="no, layer (the unit is one, on what another puts out), apart, first, "
-            "recomputed, alone: how what a module in the unit keeps for the loss lies to what the "
-            "unit puts out",
+            "recomputed, below, alone: how what a module in the unit keeps for the loss lies to "
+            "what the unit puts out",
             group="Wrapping",
             values=_ORDER,
         ),

@@ -37,6 +37,8 @@ class Overflow(OperationBase, tag="overflow", frozen=True, kw_only=True):
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """Of one that has a gradient; the rest `check_overflows` sees to."""
         check_names((self.parameter,), a.by_fqn, f"{at}.parameter", "parameter")
+        if not a.by_fqn[self.parameter].numel:
+            raise CaseError("a gradient without elements is always finite", path=f"{at}.parameter")
         if progress.pending or not progress.reduced:
             raise CaseError("overflow where gradients are not reduced", path=at)
 

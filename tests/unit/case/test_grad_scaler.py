@@ -33,6 +33,7 @@ from fsdpfuzz.case import (
     needs_gloo,
 )
 from fsdpfuzz.case.grad_scaler import GradScaler
+from fsdpfuzz.case.modules import Empty
 from fsdpfuzz.case.operations import Clip, Overflow, Unscale, UpdateScale
 from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.case.operations.overflow import incomparable, overflown
@@ -176,6 +177,12 @@ def test_a_model_that_is_made_again_has_a_scaler_that_loads() -> None:
 )
 def test_what_contradicts_itself_is_refused(program: tuple[Op, ...], words: str) -> None:
     assert words in refusal(case(*program))
+
+
+def test_a_gradient_without_elements_does_not_overflow() -> None:
+    model = Sequential(children=(Empty(), Linear(out=2)))
+    program = (*GRADED, Overflow(parameter="0.rows"), STEP)
+    assert "without elements is always finite" in refusal(case(*program, model=model))
 
 
 def test_what_has_no_gradient_that_the_optimizer_sees_is_refused() -> None:

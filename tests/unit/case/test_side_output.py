@@ -172,6 +172,14 @@ def test_it_puts_out_what_its_body_does() -> None:
         # Each unit of fsdp1 wants to be told by what it puts out itself.
         (fsdp1("", "0"), NOTHING, {}, {"0": "alone"}),
         (fsdp2("", "0"), NOTHING, {}, {"0": "no"}),
+        # The layer's own unit is told, and the root that ends backward is not.
+        (
+            fsdp1("", "0", "0.layer"),
+            ON_OUTPUT,
+            {"frozen": (*FROZEN, "1.weight", "1.bias")},
+            {"0": "apart", "0.layer": "below"},
+        ),
+        (fsdp1("", "0", "0.layer"), ON_OUTPUT, {}, {"0": "apart", "0.layer": "layer"}),
         # What is frozen lies in one flat parameter with what is trained.
         (
             Fsdp1Plan(units=(Fsdp1Unit(path="", use_orig_params=True),)),
@@ -192,7 +200,7 @@ def test_how_layers_lie_to_what_units_put_out(
     a = anatomy(given)
     found = {path: unit_features(a, path)["side_loss"] for path in a.units}
     assert found == {path: expected.get(path, "no") for path in a.units}
-    order = ("no", "layer", "apart", "first", "recomputed", "alone")
+    order = ("no", "layer", "apart", "first", "recomputed", "below", "alone")
     assert features(given)["side_loss"] == max(expected.values(), key=order.index)
 
 

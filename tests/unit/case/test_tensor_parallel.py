@@ -12,6 +12,7 @@ from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Checkpoint,
+    Dense,
     Embedding,
     Forward,
     Gain,
@@ -36,7 +37,7 @@ from fsdpfuzz.case import (
 from fsdpfuzz.case.dimensions import DIMENSIONS, on_ranks
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.meta_init import MetaInit
-from fsdpfuzz.case.modules import InPlace
+from fsdpfuzz.case.modules import InPlace, Repeat
 from fsdpfuzz.case.operations import Clip, FullParams, OptimState, Transfer
 from fsdpfuzz.case.parallel import Parallel, pairs
 from fsdpfuzz.case.tensor_parallel import (
@@ -200,6 +201,16 @@ def test_what_it_puts_out_is_not_changed_in_place() -> None:
     case = cut(Parallel(module="0.inner"), model=model, plan=fsdp2(""))
     with pytest.raises(CaseError, match="changed in place"):
         check(case)
+
+
+def test_one_of_a_pair_is_not_called_by_the_module_around() -> None:
+    body = Sequential(children=(Linear(out=4), Linear(out=4)))
+    pair = Parallel(module="0.body.0", into="0.body.1")
+    given = {"plan": fsdp2(""), "inputs": Dense(width=4)}
+    check(cut(pair, model=Sequential(children=(Repeat(body=body),)), **given))
+    calls = Repeat(body=body, no_grad="first_child")
+    with pytest.raises(CaseError, match="the module around it calls one of a pair"):
+        check(cut(pair, model=Sequential(children=(calls,)), **given))
 
 
 def test_nothing_twice_and_nothing_empty() -> None:
