@@ -97,9 +97,10 @@ def check_pair(a: Anatomy, part: Parallel, at: str) -> None:
     between = _between(part)
     if any(op.runs_model and op.called in between for op in a.case.program):
         raise CaseError("the program calls one of a pair by itself", path=at)
+    # None for the model's own chain, and for one in a ``ModuleList``.
     chain = part.module.rpartition(".")[0]
-    holder = a.by_path[chain.rpartition(".")[0]].node if chain else None
-    if holder is not None and holder.calls_inside():
+    holder = a.by_path.get(chain.rpartition(".")[0]) if chain else None
+    if holder is not None and holder.node is not None and holder.node.calls_inside():
         raise CaseError("the module around it calls one of a pair by itself", path=at)
 
 

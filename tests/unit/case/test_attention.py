@@ -149,3 +149,21 @@ def test_torch_recomputes_it_within_hooks_with_other_arguments(
     if not fine:
         with pytest.raises(CaseError, match="put it on the module around"):
             check(given)
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "expected"),
+    [
+        ((Checkpoint(path="1", kind="function_offload"),), "on"),
+        ((Checkpoint(path="1", kind="function_offload"), Checkpoint(path="0.inner")), "on"),
+        ((Checkpoint(path="1", kind="function_offload", reentrant=True),), "off"),
+        ((Checkpoint(path="1", kind="function"),), "off"),
+        ((Checkpoint(path="1", kind="offload"),), "off"),
+        ((Checkpoint(path="0", kind="function_offload"),), "off"),
+    ],
+)
+def test_what_follows_attention_is_recomputed_from_inputs_on_the_cpu(
+    checkpoints: tuple[Checkpoint, ...], expected: str
+) -> None:
+    model = Sequential(children=(Attention(), Linear(out=2)))
+    assert features(case(model=model, checkpoints=checkpoints))["offloaded_input"] == expected

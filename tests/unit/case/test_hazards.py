@@ -355,21 +355,6 @@ def test_a_unit_left_unsharded_that_shows_its_local_shard(
 
 
 @pytest.mark.parametrize(
-    ("program", "expected"),
-    [
-        ((Forward(), Forward(grad=False), Backward()), "on"),
-        ((Forward(grad=False), Forward(), Backward()), "off"),
-        ((Forward(), Forward(grad=False, target="1"), Backward()), "off"),
-    ],
-)
-def test_the_last_call_before_backward_decides_what_a_unit_shows(
-    program: tuple[Op, ...], expected: str
-) -> None:
-    a = anatomy(make(orig("", "0", sharding="SHARD_GRAD_OP"), model=LAYERS, program=program))
-    assert unit_features(a, "0")["sharded_views"] == expected
-
-
-@pytest.mark.parametrize(
     ("plan", "program", "frozen", "expected"),
     [
         (orig("", sharding="SHARD_GRAD_OP"), (Step(), Forward(drop=True), OptimState()), (), "on"),
