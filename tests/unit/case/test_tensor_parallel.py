@@ -206,7 +206,7 @@ def test_what_it_puts_out_is_not_changed_in_place() -> None:
 def test_one_of_a_pair_is_not_called_by_the_module_around() -> None:
     body = Sequential(children=(Linear(out=4), Linear(out=4)))
     pair = Parallel(module="0.body.0", into="0.body.1")
-    given = {"plan": fsdp2(""), "inputs": Dense(width=4)}
+    given: dict[str, Any] = {"plan": fsdp2(""), "inputs": Dense(width=4)}
     check(cut(pair, model=Sequential(children=(Repeat(body=body),)), **given))
     calls = Repeat(body=body, no_grad="first_child")
     with pytest.raises(CaseError, match="the module around it calls one of a pair"):
