@@ -11,7 +11,7 @@ from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.keyword_input import named
 from fsdpfuzz.case.modules import BY_KEYWORDS, SEVERAL, Repeat
-from fsdpfuzz.case.modules.attention import comes_after_attention, parted
+from fsdpfuzz.case.modules.attention import parted
 from fsdpfuzz.case.modules.in_place import changed_views
 from fsdpfuzz.case.modules.side_output import keeping
 from fsdpfuzz.case.names import check_names
@@ -236,12 +236,6 @@ class CheckpointsDimension(Dimension):
             values=ON,
             excludes={"on": {"checkpoint": ("none",)}},
         ),
-        "offloaded_input": Feature(
-            about="on when what comes after attention is recomputed from inputs on the CPU",
-            group="Training",
-            values=("off",),
-            open=True,
-        ),
         "reentrant": Feature(
             about="no, whole, part (of what a unit manages), nested, repeated (called again)",
             group="Training",
@@ -277,12 +271,11 @@ class CheckpointsDimension(Dimension):
             reentrant = "-reentrant" if checkpoint.reentrant else ""
             texts.append(f"{checkpoint.kind}{reentrant}-{side}")
         yield "checkpoint", one(texts, none="none", several="several")
-        inside = (within(module, path) for path in recomputed(a) for module in a.unit_at)
-        yield "recomputed_unit", on(any(inside))
+        paths = recomputed(a)
+        inside = any(within(module, path) for module in a.unit_at for path in paths)
+        yield "recomputed_unit", on(inside)
         yield "reentrant", _worst(reentrant_scopes(a).values())
         yield "wrapper", on(any(c.wraps for c in a.case.checkpoints))
-        moved = [c for c in a.case.checkpoints if c.offloads and c.recomputes and not c.reentrant]
-        yield "offloaded_input", on(any(comes_after_attention(a, c.path) for c in moved))
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """What of the unit is recomputed."""

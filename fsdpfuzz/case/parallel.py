@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from fsdpfuzz.case.base import ModulePath, Part
 from fsdpfuzz.case.modules import Activation, Sequential
-from fsdpfuzz.case.paths import join, within
+from fsdpfuzz.case.paths import innermost, join, within
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ def check_pair(a: Anatomy, part: Parallel, at: str) -> None:
     between = _between(part)
     if any(op.runs_model and op.called in between for op in a.case.program):
         raise CaseError("the program calls one of a pair by itself", path=at)
-    # None for the model's own chain, and for one in a ``ModuleList``.
     chain = part.module.rpartition(".")[0]
-    holder = a.by_path.get(chain.rpartition(".")[0]) if chain else None
-    if holder is not None and holder.node is not None and holder.node.calls_inside():
+    around = innermost(chain.rpartition(".")[0], a.by_path) if chain else None
+    caller = None if around is None else a.by_path[around].node
+    if caller is not None and caller.calls_inside():
         raise CaseError("the module around it calls one of a pair by itself", path=at)
 
 

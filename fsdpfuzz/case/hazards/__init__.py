@@ -19,6 +19,7 @@ from fsdpfuzz.case.hazards.no_gradient import (
     kept_without_gradient,
     units_without_gradient,
 )
+from fsdpfuzz.case.hazards.offloaded_input import OffloadedInputDimension
 from fsdpfuzz.case.hazards.own_state import OwnStateDimension
 from fsdpfuzz.case.hazards.set_early import SetEarlyDimension
 from fsdpfuzz.case.hazards.side_loss import SideLossDimension
@@ -41,6 +42,7 @@ HAZARDS: tuple[Dimension, ...] = (
     UnrestoredDimension(),
     OwnStateDimension(),
     SideLossDimension(),
+    OffloadedInputDimension(),
 )
 
 __all__ = [

@@ -114,9 +114,3 @@ def parted(a: Anatomy, checkpoints: Sequence[Checkpoint]) -> list[int]:
         if at_one and not inner.reentrant and (around or inner.offloads):
             found.append(i)
     return found
-
-
-def comes_after_attention(a: Anatomy, path: str) -> bool:
-    """Whether a module may get what attention put out: a transposed view without a bias."""
-    before = a.places[: [place.path for place in a.places].index(path)]
-    return any(place.kind == MULTIHEAD for place in before)

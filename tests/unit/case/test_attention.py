@@ -30,7 +30,7 @@ from fsdpfuzz.case import (
     is_sound,
     unit_features,
 )
-from fsdpfuzz.case.modules import Attention
+from fsdpfuzz.case.modules import Attention, Repeat
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect import same_arithmetic
 from fsdpfuzz.reduce.tree import smaller_models
@@ -167,3 +167,12 @@ def test_what_follows_attention_is_recomputed_from_inputs_on_the_cpu(
 ) -> None:
     model = Sequential(children=(Attention(), Linear(out=2)))
     assert features(case(model=model, checkpoints=checkpoints))["offloaded_input"] == expected
+
+
+@pytest.mark.parametrize(("times", "expected"), [(1, "off"), (2, "on")])
+def test_what_is_called_again_follows_the_attention_after_it(times: int, expected: str) -> None:
+    body = Sequential(children=(Linear(out=3), Attention()))
+    model = Sequential(children=(Repeat(body=body, times=times),))
+    moved = (Checkpoint(path="0.body.0", kind="function_offload"),)
+    given = case(fsdp2(""), model=model, checkpoints=moved)
+    assert features(given)["offloaded_input"] == expected
