@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from fsdpfuzz.case import Optimizer, anatomy, variants
-from fsdpfuzz.case.optimizer import lacks_gradients, mixes_tensors, skips_the_same
+from fsdpfuzz.case.optimizer import mixes_tensors, skips_the_same
+from fsdpfuzz.case.stepped import lacks_gradients
 from fsdpfuzz.case.units.precision import keeps_low_grads
 from fsdpfuzz.strategies.drawing import Drawing
 

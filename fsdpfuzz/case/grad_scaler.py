@@ -13,8 +13,9 @@ from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
 from fsdpfuzz.case.operations.overflow import Overflow, check_overflows, overflow_apart, stepped
 from fsdpfuzz.case.operations.unscale import Unscale
 from fsdpfuzz.case.operations.update_scale import UpdateScale
-from fsdpfuzz.case.optimizer import mixes_tensors, surely_graded
+from fsdpfuzz.case.optimizer import mixes_tensors
 from fsdpfuzz.case.recipe import SCALER, Do, Statement, Variable, call
+from fsdpfuzz.case.stepped import surely_graded
 from fsdpfuzz.case.units.precision import names_dtype
 from fsdpfuzz.errors import CaseError
 

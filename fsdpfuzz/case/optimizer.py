@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
@@ -11,16 +10,12 @@ from msgspec import Meta
 
 from fsdpfuzz.case.base import Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
-from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Call, Value, call
-from fsdpfuzz.case.units.use_orig_params import held_on, is_flat
+from fsdpfuzz.case.stepped import lacks_gradients
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
-    from fsdpfuzz.case.flow import Situation
-    from fsdpfuzz.case.operations import Op
-    from fsdpfuzz.case.operations.base import OperationBase
     from fsdpfuzz.case.spec import CaseSpec
 
 MAX_RATE = 10.0
@@ -238,37 +233,6 @@ def holds_parameters(a: Anatomy) -> bool:
     return a.case.optimizer is not None and any(p.fqn not in out for p in a.distinct)
 
 
-# Weight decay tells a parameter without a gradient from one whose gradient is zero, and FSDP may
-# give either for what is not used: a flat parameter has one gradient for all its parts.
-@lru_cache(maxsize=64)
-def lacks_gradients(a: Anatomy) -> tuple[str, ...]:
-    """Parameters that a step may find trained and without a gradient of their own."""
-    found: set[str] = set()
-    sometimes = {
-        p.fqn for p in a.distinct if not p.used or any(within(p.fqn, path) for path in a.optional)
-    }
-    for _, op, now, graded in surely_graded(a):
-        if op.steps_optimizer:
-            trained = {p.fqn for p in a.distinct if now.requires_grad(p.fqn)}
-            found |= trained - (graded - sometimes)
-    return tuple(sorted(found.difference(a.case.held_out)))
-
-
-def has_state_after(a: Anatomy) -> int:
-    """The operation after which the optimizer has state; past the last one if it never has any."""
-    trained = False
-    for i, op, now in a.situations(0):
-        trained |= op.waits and any(p.used and now.trained[p.fqn] for p in a.parameters)
-        if _keeps_state(a) and trained and op.steps_optimizer:
-            return i
-    return len(a.case.program)
-
-
-def _keeps_state(a: Anatomy) -> bool:
-    optimizer = a.case.optimizer
-    return optimizer is not None and optimizer.keeps_state
-
-
 def goes_through(a: Anatomy) -> bool:
     """Whether anything in the program goes through the optimizer."""
     used = any(op.steps_optimizer or op.clears_gradients for op in a.case.program)
@@ -278,119 +242,6 @@ def goes_through(a: Anatomy) -> bool:
 def makes_steps(a: Anatomy) -> bool:
     """Whether there is an optimizer, and the program steps it."""
     return holds_parameters(a) and any(op.steps_optimizer for op in a.case.program)
-
-
-@lru_cache(maxsize=64)
-def unstepped(a: Anatomy) -> frozenset[str]:
-    """Parameters without state while that of another one of their unit is taken.
-
-    Those of fsdp1's units with ``use_orig_params``.
-    """
-    stepped: set[str] = set()
-    found: set[str] = set()
-    state_from = has_state_after(a)
-    for i, op, now in a.situations(0):
-        # Momentum is made at the first step with a gradient, not with the optimizer.
-        if op.steps_optimizer and i >= state_from:
-            stepped |= now.graded.difference(a.case.held_out)
-        if not stepped or not (op.saves_optimizer or op.names_state()):
-            continue
-        before = a.at(i - 1)
-        if op.names_state() and _makes_states(before, stepped | now.graded):
-            stepped.update(now.trained)
-        for owner, parameters in before.managed.items():
-            names = {p.fqn for p in parameters if now.trained[p.fqn]}.difference(a.case.held_out)
-            if owner is not None and not is_flat(before, owner) and names & stepped:
-                found |= names - stepped
-    return frozenset(found)
-
-
-@lru_cache(maxsize=64)
-def stateless(a: Anatomy) -> frozenset[str]:
-    """Parameters that may have no state though they require grad, while it is taken flattened."""
-    taken = [after for op, _, after in _without_state(a) if op.flattens_state]
-    return frozenset[str]().union(*taken)
-
-
-@lru_cache(maxsize=64)
-def made_states(a: Anatomy) -> frozenset[str]:
-    """Parameters of which ``torch.distributed.checkpoint`` may make the state: no step was taken.
-
-    Where an optimizer has none as it is saved; and in a new one, where fsdp2 puts a full state
-    into what that has, so that what was not saved stays.
-    """
-    found: set[str] = set()
-    for op, before, after in _without_state(a):
-        found |= before - after
-        if not a.fsdp1 and op.fills_new:
-            found |= after
-    return frozenset(found)
-
-
-def _without_state(a: Anatomy) -> Iterator[tuple[OperationBase, frozenset[str], frozenset[str]]]:
-    """Operations by which ``torch.distributed.checkpoint`` saves an optimizer's state.
-
-    With the parameters that require grad and may have none, before it is saved and as it is.
-    """
-    stepped: set[str] = set()
-    left: set[str] = set()
-    for i, op, now, graded in surely_graded(a):
-        if op.steps_optimizer and _keeps_state(a):
-            stepped |= graded
-        if op.names_state():
-            asked = {p.fqn for p in a.distinct if now.requires_grad(p.fqn)}
-            asked = asked.difference(a.case.held_out)
-            before = asked - stepped
-            if _keeps_state(a) and _makes_states(a.at(i - 1), stepped | left):
-                stepped |= asked
-            yield op, frozenset(before), frozenset(asked - stepped)
-        left = now.graded.difference(a.case.held_out)
-
-
-def surely_graded(a: Anatomy) -> Iterator[tuple[int, Op, Situation, set[str]]]:
-    """Each operation, and the parameters that have a gradient by then on every rank."""
-    graded: set[str] = set()
-    targets: list[str] = []
-    for i, op, now in a.situations(0):
-        if op.waits:
-            targets.append(op.called)
-        elif op.gives_gradients:
-            graded |= _given(a.at(i), now, targets)
-            targets.clear()
-        graded &= now.graded
-        yield i, op, now, graded
-
-
-# Surely: what a switch calls depends on the rank, and a reentrant checkpoint may cut it off.
-def _given(a: Anatomy, now: Situation, targets: Sequence[str]) -> set[str]:
-    """The parameters that a backward of forwards of some modules surely gives a gradient.
-
-    Of a unit of fsdp1 all or none: its flat parameter has one.
-    """
-    given = {
-        p.fqn
-        for p in a.distinct
-        if p.used and now.trained[p.fqn] and not any(within(p.fqn, path) for path in a.cut_off)
-        if any(within(p.fqn, path) for path in targets)
-        if not any(within(p.fqn, path) for path in a.switches)
-        if not a.numbered or p.fqn in now.given
-    }
-    for owner, parameters in a.managed.items():
-        if a.fsdp1 and owner is not None and any(p.fqn in given for p in parameters):
-            given.update(p.fqn for p in parameters if now.trained[p.fqn])
-    return given
-
-
-# ``_init_optim_state`` in checkpoint/state_dict.py asks each rank's own optimizer, so with
-# use_orig_params a rank without elements of these may do it though no other does.
-def _makes_states(a: Anatomy, of: Collection[str]) -> bool:
-    """Whether ``torch.distributed.checkpoint`` makes states of all parameters on some rank.
-
-    It does where the optimizer has none yet, and where there are no gradients, which are left of
-    the parameters ``of``.
-    """
-    ranks = [held_on(a, rank) for rank in range(a.case.world_size)]
-    return not all(any(held.get(name) for name in of) for held in ranks)
 
 
 def mixes_tensors(a: Anatomy) -> bool:

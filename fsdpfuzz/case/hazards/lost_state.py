@@ -12,9 +12,9 @@ from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.no_gradient import saved_while_whole
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
 from fsdpfuzz.case.operations.state_dict import takes_local
-from fsdpfuzz.case.optimizer import made_states, stateless, unstepped
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
+from fsdpfuzz.case.stepped import made_states, stateless, unstepped
 from fsdpfuzz.case.units.use_orig_params import is_flat
 
 if TYPE_CHECKING:
@@ -75,10 +75,11 @@ class LostStateDimension(Hazard):
     }
     parameter_features: ClassVar[Mapping[str, Feature]] = {
         "unstepped": Feature(
-            about="on when the optimizer's state is taken, and it has none of the parameter but of "
-            "another one of its unit: with use_orig_params (fsdp1 only)",
+            about="off, on, elsewhere: whether the optimizer's state is taken, and it has none of "
+            "the parameter but of another one of its unit: with use_orig_params (fsdp1 only); "
+            "elsewhere when torch.distributed.checkpoint makes it on another rank",
             group="State",
-            values=ON,
+            values=(*ON, "elsewhere"),
             apis=("fsdp1",),
         ),
         "stateless": Feature(
@@ -115,7 +116,7 @@ class LostStateDimension(Hazard):
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """What of its state goes wrong."""
         if a.fsdp1:
-            yield "unstepped", on(a.canonical(fqn) in unstepped(a))
+            yield "unstepped", unstepped(a).get(a.canonical(fqn), "off")
         # ``_unflatten_optim_state_dict``: goes by the optimizer's parameters, not by what was
         # saved.
         yield "stateless", on(a.canonical(fqn) in stateless(a))

@@ -19,8 +19,9 @@ from fsdpfuzz.case.operations.forward import (
 )
 from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.operations.state_dict import dcp_options
-from fsdpfuzz.case.optimizer import has_state_after, makes_steps
+from fsdpfuzz.case.optimizer import makes_steps
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
+from fsdpfuzz.case.stepped import has_state_after
 from fsdpfuzz.case.units.reshard_after_forward import told_to_reshard
 from fsdpfuzz.errors import CaseError
 

@@ -10,9 +10,9 @@ from fsdpfuzz.case.base import ParameterName
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.forward import calls_below_the_root
-from fsdpfuzz.case.optimizer import surely_graded
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Do, Statement, Variable, call
+from fsdpfuzz.case.stepped import surely_graded
 from fsdpfuzz.case.tensor_parallel import cut_dims
 from fsdpfuzz.case.units.replicas import is_replica
 from fsdpfuzz.errors import CaseError

@@ -11,6 +11,7 @@ from fsdpfuzz.case import (
     CaseSpec,
     Checkpoint,
     Dense,
+    Dropout,
     Embedding,
     EncoderLayer,
     Forward,
@@ -28,6 +29,7 @@ from fsdpfuzz.case import (
     encode,
     features,
     is_sound,
+    parameter_features,
     unit_features,
 )
 from fsdpfuzz.case.modules import Attention, Repeat
@@ -167,6 +169,42 @@ def test_what_follows_attention_is_recomputed_from_inputs_on_the_cpu(
 ) -> None:
     model = Sequential(children=(Attention(), Linear(out=2)))
     assert features(case(model=model, checkpoints=checkpoints))["offloaded_input"] == expected
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "expected"),
+    [
+        ((Checkpoint(path="1", kind="function_offload"),), "on"),
+        ((Checkpoint(path="1", kind="function_offload", reentrant=True),), "on"),
+        ((Checkpoint(path="1.1", kind="function_offload", reentrant=True),), "on"),
+        ((Checkpoint(path="1.0", kind="function_offload"),), "off"),
+        ((Checkpoint(path="1", kind="function"),), "off"),
+        ((Checkpoint(path="1", kind="offload"),), "off"),
+    ],
+)
+def test_dropout_after_attention_is_recomputed_from_inputs_on_the_cpu(
+    checkpoints: tuple[Checkpoint, ...], expected: str
+) -> None:
+    behind = Sequential(children=(Linear(out=2), Dropout()))
+    model = Sequential(children=(Attention(), behind))
+    given = case(model=model, checkpoints=checkpoints)
+    assert features(given)["offloaded_dropout"] == expected
+
+
+def test_it_spoils_the_gradients_of_what_was_called_before_its_end() -> None:
+    behind = Sequential(children=(Dropout(), Linear(out=2)))
+    model = Sequential(children=(Linear(out=2), Attention(), behind, Linear(out=1)))
+    moved = (Checkpoint(path="2", kind="function_offload", reentrant=True),)
+    a = anatomy(case(model=model, checkpoints=moved))
+    told = {p.fqn: parameter_features(a, p.fqn)["offloaded_dropout"] for p in a.parameters}
+    assert {fqn.partition(".")[0] for fqn in told if told[fqn] == "on"} == {"0", "1", "2"}
+    assert {fqn.partition(".")[0] for fqn in told if told[fqn] == "off"} == {"3"}
+
+
+def test_dropout_before_attention_keeps_its_strides() -> None:
+    model = Sequential(children=(Dropout(), Attention()))
+    moved = (Checkpoint(path="0", kind="function_offload", reentrant=True),)
+    assert features(case(model=model, checkpoints=moved))["offloaded_dropout"] == "off"
 
 
 @pytest.mark.parametrize(("times", "expected"), [(1, "off"), (2, "on")])

@@ -289,6 +289,7 @@ SELDOM = {
     "cut_output",
     "empty_parameter",
     "grad_scaler",
+    "offloaded_dropout",
     "offloaded_input",
     "own_state",
     "replicated",

@@ -151,54 +151,7 @@ def test_a_parameter_is_frozen_while_its_state_is_loaded(
     assert "0.weight" not in having(held_out, "loaded_frozen")
 
 
-DROP = ClearGrad(parameters=("bias",))
-DROPPED: tuple[Op, ...] = (Forward(), Backward(), DROP, Step())
 OWN = OptimState(own=True)
-STILL = RequiresGrad(parameters=("bias",), value=False)
-
-
-@pytest.mark.parametrize(
-    ("plan", "program", "expected"),
-    [
-        (orig(""), (*DROPPED, OWN), ["bias"]),
-        (orig(""), (*DROPPED, LOAD), ["bias"]),
-        (orig(""), (*DROPPED, Rebuild(plan=orig(""))), ["bias"]),
-        (fsdp1(""), (*DROPPED, OWN), []),
-        (orig(""), (*TRAIN, OWN), []),
-        (orig(""), (*TRAIN, *DROPPED, OWN), []),
-        (orig(""), (*DROPPED, *TRAIN, OWN), []),
-        # Nothing is stepped, or nothing is saved.
-        (orig(""), (Forward(), Backward(), OWN), []),
-        (orig(""), DROPPED, []),
-    ],
-)
-def test_an_optimizer_has_no_state_of_a_parameter_but_of_its_neighbour(
-    plan: Plan, program: tuple[Op, ...], expected: list[str]
-) -> None:
-    case = make(plan, model=Linear(out=2), program=program)
-    assert having(case, "unstepped") == expected
-    plain = msgspec.structs.replace(case, optimizer=Optimizer(momentum=0.0))
-    assert having(plain, "unstepped") == []
-
-
-@pytest.mark.parametrize(
-    ("op", "plan", "expected"),
-    [
-        (OWN, orig(""), ["bias"]),
-        # The second of two ranks has the bias alone, and makes a state of it.
-        (LOAD, orig(""), []),
-        (LOAD, orig("", sharding="NO_SHARD"), ["bias"]),
-    ],
-)
-def test_a_rank_without_states_makes_them(op: Op, plan: Plan, expected: list[str]) -> None:
-    inputs, model = Dense(width=1, batch=1), Linear(out=8)
-    case = make(plan, model=model, inputs=inputs, program=(*DROPPED, op))
-    assert having(case, "unstepped") == expected
-    frozen = msgspec.structs.replace(case, program=(*case.program[:-1], STILL, op))
-    assert having(frozen, "unstepped") == []
-    assert "unstepped" not in parameter_features(anatomy(make(fsdp2(""))), "0.weight")
-
-
 FLATTENED = OptimState(flatten=True, strict=False)
 DROP_UNIT = ClearGrad(parameters=("0.weight", "0.bias"))
 FREEZE_UNIT = RequiresGrad(parameters=("0.weight", "0.bias"), value=False)

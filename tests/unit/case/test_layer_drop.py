@@ -39,7 +39,7 @@ from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.modules import LayerDrop
 from fsdpfuzz.case.operations import OptimState, Rebuild, ZeroGrad
-from fsdpfuzz.case.optimizer import stateless
+from fsdpfuzz.case.stepped import stateless
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect.bytes import settled
 from fsdpfuzz.reduce.tree import smaller_models

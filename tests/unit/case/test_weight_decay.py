@@ -23,7 +23,7 @@ from fsdpfuzz.case import (
     check,
 )
 from fsdpfuzz.case.operations import ClearGrad
-from fsdpfuzz.case.optimizer import lacks_gradients
+from fsdpfuzz.case.stepped import lacks_gradients
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce import simpler
 from tests.injected.by_hand import ONCE

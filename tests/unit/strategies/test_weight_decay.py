@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import CaseSpec, anatomy, is_sound, variants
-from fsdpfuzz.case.optimizer import lacks_gradients
+from fsdpfuzz.case.stepped import lacks_gradients
 from fsdpfuzz.strategies import FOCUSES, cases
 from tests.unit.strategies.minimal import minimal, shrinks_to
 from tests.unit.strategies.sample import features_of, sample
