@@ -7,22 +7,14 @@ from collections.abc import Collection
 from fsdpfuzz.case import FLAT, Anatomy, Fsdp1Unit, StateDict, join
 
 
-def state_keys(
-    a: Anatomy,
-    plain: Collection[str],
-    op: StateDict,
-    *,
-    absent: bool,
-    without: Collection[str] = (),
-) -> set[str]:
+def state_keys(a: Anatomy, plain: Collection[str], op: StateDict, *, absent: bool) -> set[str]:
     """Keys that a rank's state dict must have.
 
-    ``plain`` are the plain model's, but for those ``without``; ``absent`` says that the rank gets
-    none.
+    ``plain`` are those of the plain model that are saved; ``absent`` says that the rank gets none.
     """
     if absent:
         return set()
-    keys = set(plain).difference(without)
+    keys = set(plain)
     if op.form != "local":
         return keys
     for fqn, owner in a.owners.items():

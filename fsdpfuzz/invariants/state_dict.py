@@ -75,8 +75,10 @@ class StateDictKeys(Invariant):
         plain = Variable("plain")
         # Before it is wrapped: ``fully_shard`` changes the very parameters into DTensors.
         lacking = () if finding.op is None else tuple(sorted(left_out(a, finding.op)))
-        without: dict[str, Value] = {"without": literal(lacking)} if lacking else {}
-        taken = call(state_step(a, "forms"), MODEL, **without)
+        limits: dict[str, Value] = {"without": literal(lacking)} if lacking else {}
+        if op is not None and op.submodule:
+            limits["prefix"] = f"{op.submodule}."
+        taken = call(state_step(a, "forms"), MODEL, **limits)
         build = Do(call=taken, into=(plain,), who="fsdp")
         flat: tuple[str, ...] = ()
         if op is not None and op.form == "local":
@@ -90,7 +92,7 @@ class StateDictKeys(Invariant):
             last=finding.op,
             built=(build,),
             loads_state=False,
-            seen=(_entries(a, _STATE),),
+            seen=(_entries(a, _STATE if op is None else op.named),),
             right=plain,
             judge=judged("entries", SEEN, RIGHT, absent, Variable("rank"), **options),
         )
@@ -140,7 +142,7 @@ class StateDictValues(_StateValues):
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """The entry that the finding names."""
         op = last_state(a, finding.op)
-        state: Value = _STATE
+        state = _STATE if op is None else op.named
         absent = op is not None and op.on_rank0(a)
         if op is not None and (gathered := op.gathered(a)) is not None:
             state = gathered

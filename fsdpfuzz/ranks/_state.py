@@ -24,7 +24,7 @@ from fsdpfuzz.case import (
     coarsest_buffer,
 )
 from fsdpfuzz.case.checkpoints import names_are_prefixed
-from fsdpfuzz.case.operations.state_dict import left_out
+from fsdpfuzz.case.operations.state_dict import saved_of
 from fsdpfuzz.case.strides import transposed, without_elements
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect import optional_keys, state_keys
@@ -39,6 +39,7 @@ from fsdpfuzz.steps.extra_state import entries
 from fsdpfuzz.steps.fsdp1 import state_dict as state1
 from fsdpfuzz.steps.fsdp2 import state_dict as state2
 from fsdpfuzz.steps.names import parameters
+from fsdpfuzz.steps.state_dict import prefixed
 
 Form = tuple[tuple[int, ...], torch.dtype]
 
@@ -84,7 +85,9 @@ class StateWatch:
         """
         a = self._a.at(at)
         absent = op.on_rank0(a) and self._env.rank != 0
-        due = state_keys(a, self._forms, op, absent=absent, without=left_out(self._a, at))
+        due = state_keys(a, saved_of(self._a, at, self._forms), op, absent=absent)
+        if op.prefix == "dropped":
+            state = prefixed(state, f"{op.submodule}.")
         values: dict[str, Tensor] | None = None
         if op.on_rank0(a):
             # No collective where only rank 0 has a state dict.
@@ -208,9 +211,10 @@ class StateWatch:
         """What this rank holds of both models, which must be equal bit for bit."""
         batch = Batch("reloaded", op, 0.0, 0.0, exact=True)
         held = {shard.name: shard.values() for shard in saved.shards}
-        without = left_out(self._a, op)
+        buffers = buffers_of(saved.model)
+        restored = saved_of(self._a, op, (*held, *buffers))
         for shard in loaded.shards:
-            if shard.name in without:
+            if shard.name not in restored:
                 continue
             value, right = shard.values(), held.get(shard.name)
             # Compared with nothing then, which reports it as missing rather than raising here.
@@ -218,10 +222,9 @@ class StateWatch:
                 right = None
             batch.add(shard.name, value, right)
         changed, own = self._a.changed_buffers, self._a.imported is not None
-        buffers = buffers_of(saved.model)
         for key, buffer in buffers_of(loaded.model).items():
             # What a forward computes from its inputs is another thing on each rank.
             differs = key in changed and (own or buffer.is_floating_point())
-            if key in self._forms and not differs:
+            if key in self._forms and key in restored and not differs:
                 batch.add(key, buffer, buffers.get(key))
         return batch.finish()

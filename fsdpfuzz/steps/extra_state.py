@@ -61,9 +61,14 @@ def broadcast(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return state_dict.broadcast(rest, device) | holder[0]
 
 
-def forms(model: nn.Module, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Shape and dtype of each entry of the plain model's state dict but those that are named."""
+def forms(model: nn.Module, without: Sequence[str] = (), prefix: str = "") -> dict[str, Any]:
+    """Shape and dtype of each entry of the plain model's state dict but those that are named.
+
+    With a ``prefix``, of those whose key begins with it.
+    """
     state = entries(model.state_dict())
     for key in without:
         del state[key]
+    if prefix:
+        state = {key: value for key, value in state.items() if key.startswith(prefix)}
     return {key: (tuple(value.shape), value.dtype) for key, value in state.items()}

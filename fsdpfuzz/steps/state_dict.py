@@ -36,9 +36,19 @@ def broadcast(state: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
     return out
 
 
-def forms(model: nn.Module, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Shape and dtype of each entry of the plain model's state dict but those that are named."""
+def prefixed(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The entries with that in front of their keys."""
+    return {prefix + key: value for key, value in state.items()}
+
+
+def forms(model: nn.Module, without: Sequence[str] = (), prefix: str = "") -> dict[str, Any]:
+    """Shape and dtype of each entry of the plain model's state dict but those that are named.
+
+    With a ``prefix``, of those whose key begins with it.
+    """
     whole = model.state_dict()
     for key in without:
         del whole[key]
+    if prefix:
+        whole = {key: value for key, value in whole.items() if key.startswith(prefix)}
     return {key: (tuple(value.shape), value.dtype) for key, value in whole.items()}

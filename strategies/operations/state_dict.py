@@ -7,18 +7,21 @@ from typing import Literal
 import msgspec
 
 from fsdpfuzz.case import StateDict
+from fsdpfuzz.case.operations.state_dict import saves_any
 from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.program import Program
 
 MAX_STATES = 2
 FULL = StateDict()
 Form = Literal["full", "sharded", "local"]
+Prefix = Literal["kept", "dropped"]
 
 
 def draw(program: Program) -> None:
     """One or two, in any gap: of the form, on the ranks and on the device that FSDP offers.
 
-    The form of some is set for those that follow, of which one comes at once in the same form.
+    Some of fsdp2 are without what is frozen, or of one module. The form of some of fsdp1 is set for
+    those that follow, of which one comes at once in the same form.
 
     Shrinks towards none; in a program without training, towards one full state dict.
     """
@@ -45,8 +48,8 @@ def draw(program: Program) -> None:
         if asked.on_rank0(d.a) and not agree:
             asked = StateDict(form=form)
         gap, setter, more, between = d.pick(program.gaps), d.chance(25), d.chance(50), d.pick(forms)
-        if not d.a.fsdp1 and setter and d.case.frozen:
-            asked = msgspec.structs.replace(asked, ignore_frozen=True)
+        if not d.a.fsdp1 and setter:
+            asked = _of_some(program, asked, more, between)
         if not d.a.fsdp1 or not setter:
             gap.append(asked)
             continue
@@ -55,3 +58,17 @@ def draw(program: Program) -> None:
             # Another one in a context, which has to put back what was set.
             gap.append(StateDict(form=between))
             gap.append(msgspec.structs.replace(asked, given="kept"))
+
+
+def _of_some(program: Program, asked: StateDict, more: bool, between: Form) -> StateDict:
+    """Without what is frozen, if anything is, or of one module: both, or with its prefix or not."""
+    d = program.d
+    frozen = bool(d.case.frozen)
+    modules = [path for path in d.a.by_path if path and saves_any(d.a, path)]
+    if not modules or (frozen and not more):
+        return msgspec.structs.replace(asked, ignore_frozen=frozen)
+    part = d.pick(modules)
+    # Few: what is frozen elsewhere, torch.distributed.checkpoint looks for in vain.
+    both = frozen and between == "sharded" and d.chance(40)
+    prefix: Prefix = "dropped" if more and not both else "kept"
+    return msgspec.structs.replace(asked, ignore_frozen=both, submodule=part, prefix=prefix)

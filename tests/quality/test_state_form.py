@@ -72,3 +72,47 @@ def test_what_is_frozen_is_left_out(form: Literal["full", "sharded"], tmp_path: 
     (found,) = judged(given, NOT_IGNORED).findings
     assert found.key == "state_dict_keys/mismatch/fsdp2:unexpected"
     assert_scripted(given, found, NOT_IGNORED, tmp_path)
+
+
+WHOLE = "state_of_a_module_has_all_keys"
+KEPT = "prefix_of_a_module_kept"
+LOST = "state_of_a_module_not_loaded"
+
+
+def of_one(form: Literal["full", "sharded"], prefix: Literal["kept", "dropped"]) -> CaseSpec:
+    asked = StateDict(form=form, submodule="1", prefix=prefix)
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path="")))
+    return msgspec.structs.replace(case(*ONCE, asked, *ONCE), plan=plan)
+
+
+@pytest.mark.parametrize("form", ["full", "sharded"])
+@pytest.mark.parametrize(
+    ("prefix", "fault", "key"),
+    [
+        ("kept", WHOLE, "state_dict_keys/mismatch/fsdp2:unexpected"),
+        ("dropped", KEPT, "state_dict_keys/mismatch/fsdp2:missing"),
+        ("dropped", LOST, "state_dict_round_trip/mismatch/fsdp2"),
+    ],
+)
+def test_the_state_of_one_module(
+    form: Literal["full", "sharded"],
+    prefix: Literal["kept", "dropped"],
+    fault: str,
+    key: str,
+    tmp_path: Path,
+) -> None:
+    given, injection = of_one(form, prefix), f"benchmarks.faults.injections:{fault}"
+    assert judged(given).status == "passed"
+    found = judged(given, injection).findings[0]
+    assert found.key == key
+    assert_scripted(given, found, injection, tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["kept", "dropped"])
+def test_rank_0_has_the_state_of_one_module(prefix: Literal["kept", "dropped"]) -> None:
+    given = of_one("full", prefix)
+    program = [
+        msgspec.structs.replace(op, cpu_offload=True) if isinstance(op, StateDict) else op
+        for op in given.program
+    ]
+    assert judged(msgspec.structs.replace(given, program=tuple(program))).status == "passed"

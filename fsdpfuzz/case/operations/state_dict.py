@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
-from fsdpfuzz.case.base import on
+from fsdpfuzz.case.base import ModulePath, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.modules.extra_state import STEPS, has_extra_state
+from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
-from fsdpfuzz.case.recipe import MODEL, Call, Do, Statement, Value, Variable, call, literal
+from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.recipe import MODEL, Call, Do, Inside, Statement, Value, Variable, call, literal
 from fsdpfuzz.case.strides import transposed, without_elements
 from fsdpfuzz.case.wrap import Fsdp2Plan
 from fsdpfuzz.errors import CaseError
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.lowering import Lowering
     from fsdpfuzz.case.spec import CaseSpec
+
+
+_SUBMODULE = ("no", "prefix kept", "prefix dropped")
 
 
 class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
@@ -39,7 +44,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
                 "no": {
                     "state_offload": ("on",),
                     "state_rank0": ("on",),
-                    "state_frozen": ("left out",),
+                    "state_frozen": ("left out", "missing"),
+                    "state_submodule": ("prefix kept", "prefix dropped"),
                     "state_form": ("set", "kept"),
                 },
                 "sharded": {"state_rank0": ("on",)},
@@ -53,9 +59,19 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             about="on when a state dict is for rank 0 only", group="State", values=ON
         ),
         "state_frozen": Feature(
-            about="saved, left out: whether a state dict has what is frozen by then (fsdp2 only)",
+            about="saved, left out, missing: whether a state dict has what is frozen by then; "
+            "missing when a module's entries, which it is left out of, have no such key (fsdp2 "
+            "only)",
             group="State",
-            values=("saved", "left out"),
+            values=("saved", "left out", "missing"),
+            apis=("fsdp2",),
+            excludes={"missing": {"state_submodule": ("no",)}},
+        ),
+        "state_submodule": Feature(
+            about="no, prefix kept, prefix dropped: whether a state dict is that of one module in "
+            "the model, and with which keys (fsdp2 only)",
+            group="State",
+            values=_SUBMODULE,
             apis=("fsdp2",),
         ),
         "state_form": Feature(
@@ -86,6 +102,10 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
     """How the form is given (fsdp1): ``kept`` is what was set last, in the same options."""
     ignore_frozen: bool = False
     """``ignore_frozen_params`` (fsdp2): what is frozen by then is neither saved nor loaded."""
+    submodule: ModulePath = ""
+    """The module of which alone entries are saved and loaded (fsdp2); empty for all of them."""
+    prefix: Literal["kept", "dropped"] = "kept"
+    """``keep_submodule_prefixes``: whether keys of a module's entries begin with its FQN."""
 
     @property
     def looks_whole(self) -> bool:
@@ -110,6 +130,13 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         """
         return self.rank0_only or (not a.fsdp1 and self.form == "full" and self.cpu_offload)
 
+    @property
+    def named(self) -> Value:
+        """The state as it was taken, by keys of the whole model."""
+        if self.prefix == "kept":
+            return Variable("state")
+        return call("steps.state_dict.prefixed", Variable("state"), f"{self.submodule}.")
+
     def gathered(self, a: Anatomy) -> Call | None:
         """The state by the names of the plain model, unless rank 0 alone has it."""
         if self.on_rank0(a):
@@ -120,7 +147,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         if a.fsdp1 and self.form == "sharded" and (names := without_elements(a)):
             options["empty"] = literal(names)
         step = f"steps.{a.api}.state_dict.whole"
-        return call(step, MODEL, self.form, Variable("state"), **options)
+        return call(step, MODEL, self.form, self.named, **options)
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """The API has the form, and the form the option."""
@@ -132,6 +159,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             raise CaseError("an option of fsdp1 alone", path=f"{at}.given")
         if self.ignore_frozen and a.fsdp1:
             raise CaseError("an option of fsdp2 alone", path=f"{at}.ignore_frozen")
+        self._check_submodule(a, at)
         form = (self.form, self.rank0_only, self.cpu_offload)
         if self.given == "kept" and form != progress.form:
             raise CaseError("the form that was set last is another one", path=f"{at}.given")
@@ -139,6 +167,15 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             raise CaseError("rank 0's alone, of what each rank has trained by itself", path=at)
         if self.given == "set":
             progress.form = form
+
+    def _check_submodule(self, a: Anatomy, at: str) -> None:
+        if not self.submodule:
+            if self.prefix != "kept":
+                raise CaseError("the model has no prefix", path=f"{at}.prefix")
+            return
+        if a.fsdp1:
+            raise CaseError("an option of fsdp2 alone", path=f"{at}.submodule")
+        check_names((self.submodule,), a.by_path, f"{at}.submodule", "module")
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """Save, and load into a model that differs in every element."""
@@ -151,6 +188,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             save["offload"] = True
         if self.ignore_frozen:
             save["ignore_frozen"] = True
+        if self.submodule:
+            save |= {"prefix": self.prefix, "part": Inside("model", self.submodule)}
         if rank0 and a.fsdp1:
             save["rank0_only"] = True
         if self.given == "context":
@@ -177,6 +216,10 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         load: dict[str, Value] = {"broadcast": True} if rank0 and not a.fsdp1 else {}
         if self.ignore_frozen:
             load["ignore_frozen"] = True
+        if self.submodule:
+            load["prefix"] = self.prefix
+        if self.prefix == "dropped":
+            load["part"] = Inside("loaded", self.submodule)
         yield Do(call=call(f"{room}.load", loaded, self.form, given, **load), who="fsdp")
 
     def words(self) -> str:
@@ -185,6 +228,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         words += ["rank 0 only"] if self.rank0_only else []
         words += ["to CPU"] if self.cpu_offload else []
         words += ["without what is frozen"] if self.ignore_frozen else []
+        words += [f"of {self.submodule}"] if self.submodule else []
+        words += ["without its prefix"] if self.prefix == "dropped" else []
         words += [] if self.given == "context" else [self.given]
         return " ".join(words)
 
@@ -199,8 +244,11 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             given = {op.given for op in taken}
             yield "state_form", next((g for g in ("kept", "set") if g in given), "context")
         else:
+            missing = any(_misses_frozen(a, at) for at in range(len(a.case.program)))
             lacks = any(op.ignore_frozen for op in taken)
-            yield "state_frozen", "left out" if lacks else "saved"
+            yield "state_frozen", "missing" if missing else "left out" if lacks else "saved"
+            of = {f"prefix {op.prefix}" for op in taken if op.submodule}
+            yield "state_submodule", max(of, default="no", key=_SUBMODULE.index)
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
@@ -211,11 +259,15 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             ("rank0_only", False, "a state dict on rank 0 only"),
             ("given", "context", "set_state_dict_type"),
             ("ignore_frozen", False, "ignore_frozen_params"),
+            ("prefix", "kept", "keep_submodule_prefixes"),
+            ("submodule", "", "submodules"),
         )
         for name, value, words in plainer:
+            changes: dict[str, object] = {name: value}
+            if name == "submodule":
+                changes["prefix"] = "kept"
             program = tuple(
-                replace(op, **{name: value}) if isinstance(op, StateDict) else op
-                for op in case.program
+                replace(op, **changes) if isinstance(op, StateDict) else op for op in case.program
             )
             if program != case.program:
                 yield Simpler(replace(case, program=program), words)
@@ -226,8 +278,24 @@ def taken_in(case: CaseSpec) -> list[StateDict]:
     return [op for op in case.program if isinstance(op, StateDict)]
 
 
+def saved_of(a: Anatomy, at: int, keys: Iterable[str]) -> frozenset[str]:
+    """Those of the plain model's keys that the state dict at an operation has."""
+    op = a.case.program[at]
+    kept = frozenset(keys)
+    if isinstance(op, StateDict):
+        kept = frozenset(key for key in kept if within(key, op.submodule)) - left_out(a, at)
+    return kept
+
+
+def saves_any(a: Anatomy, path: str) -> bool:
+    """Whether a state dict has entries of what lies in a module."""
+    return any(
+        within(place.path, path) and (place.parameters or place.buffers) for place in a.places
+    )
+
+
 def left_out(a: Anatomy, at: int) -> frozenset[str]:
-    """What the state dict at an operation leaves out: by each name that it has in the model."""
+    """What the state dict at an operation ignores: by each name that it has in the model."""
     op = a.case.program[at]
     if not isinstance(op, StateDict) or not op.ignore_frozen:
         return frozenset()
@@ -235,6 +303,17 @@ def left_out(a: Anatomy, at: int) -> frozenset[str]:
     frozen = {fqn for fqn, is_trained in trained.items() if not is_trained}
     second = {name for name, first in a.brought_ties.items() if first in frozen}
     return frozenset(frozen | second)
+
+
+# ``_get_model_state_dict`` looks for what is frozen among the keys that are there by then.
+def _misses_frozen(a: Anatomy, at: int) -> bool:
+    """Whether a state dict at an operation is to leave out a key that it does not have."""
+    op, frozen = a.case.program[at], left_out(a, at)
+    if not isinstance(op, StateDict):
+        return False
+    return (
+        bool(frozen) if op.prefix == "dropped" else any(not within(f, op.submodule) for f in frozen)
+    )
 
 
 def dcp_options(

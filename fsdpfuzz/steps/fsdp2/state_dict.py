@@ -11,13 +11,25 @@ from torch.distributed.checkpoint import state_dict as dcp
 
 
 def save(
-    model: nn.Module, form: str, offload: bool = False, ignore_frozen: bool = False
+    model: nn.Module,
+    form: str,
+    offload: bool = False,
+    ignore_frozen: bool = False,
+    prefix: str = "",
+    part: Any = None,
 ) -> dict[str, Any]:
-    """``get_model_state_dict`` in the form asked for."""
+    """``get_model_state_dict`` in the form asked for: with a ``prefix``, of a module in it alone.
+
+    The prefix is that module's FQN, kept or dropped.
+    """
     options = dcp.StateDictOptions(full_state_dict=form == "full", cpu_offload=offload)
     if ignore_frozen:
         options.ignore_frozen_params = True
-    return dcp.get_model_state_dict(model, options=options)
+    if not prefix:
+        return dcp.get_model_state_dict(model, options=options)
+    if prefix == "dropped":
+        options.keep_submodule_prefixes = False
+    return dcp.get_model_state_dict(model, submodules={part}, options=options)
 
 
 def load(
@@ -26,14 +38,18 @@ def load(
     state: dict[str, Any],
     broadcast: bool = False,
     ignore_frozen: bool = False,
+    prefix: str = "",
+    part: Any = None,
 ) -> None:
     """``set_model_state_dict``; with ``broadcast`` only rank 0 has the state."""
     full = form == "full"
     options = dcp.StateDictOptions(full_state_dict=full, broadcast_from_rank0=broadcast)
     if ignore_frozen:
         options.ignore_frozen_params = True
+    if ignore_frozen or prefix:
         options.strict = False
-    dcp.set_model_state_dict(model, dict(state), options=options)
+    given: Any = {part: state} if prefix == "dropped" else dict(state)
+    dcp.set_model_state_dict(model, given, options=options)
 
 
 @torch.no_grad()

@@ -302,5 +302,5 @@ SELDOM = {
     "unscaled",
 }
 """Features with values that are too seldom drawn to be met with each value of the others."""
-OPEN = {"checkpoint", "steps", "variants", *SELDOM}
+OPEN = {"checkpoint", "steps", "unstepped", "variants", *SELDOM}
 """Features that have more values than are listed, or as many as one likes."""

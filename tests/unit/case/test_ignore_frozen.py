@@ -20,7 +20,7 @@ from fsdpfuzz.case import (
     lower,
 )
 from fsdpfuzz.case.operations import RequiresGrad
-from fsdpfuzz.case.operations.state_dict import left_out
+from fsdpfuzz.case.operations.state_dict import left_out, saved_of
 from fsdpfuzz.case.recipe import Call, Do, Operation, Variable
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect import state_keys
@@ -64,7 +64,8 @@ def test_what_is_frozen_by_then_is_left_out() -> None:
         frozenset({"1.weight"}),
     ]
     assert left_out(a, 2) == frozenset()
-    assert state_keys(a, WEIGHTS, LESS, absent=False, without=left_out(a, 0)) == {"1.weight"}
+    saved = saved_of(a, 0, WEIGHTS)
+    assert state_keys(a, saved, LESS, absent=False) == {"1.weight"}
 
 
 def test_a_tied_one_is_left_out_by_both_of_its_names() -> None:

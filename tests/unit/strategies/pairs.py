@@ -17,13 +17,14 @@ BOTH: tuple[tuple[Api, Api], ...] = (("fsdp1", "fsdp2"), ("fsdp2", "fsdp1"))
 Together = tuple[str, Values, Values]
 """Why no value on the one side comes with any on the other."""
 
-ON, OFF = ("on",), ("off",)
+ON, OFF, LESS = ("on",), ("off",), ("left out", "missing")
 OPTIM: Values = {
     "optim_state": ("full", "sharded", "several"),
     **{f"optim_{n}": ON for n in ("own", "offload", "broadcast", "flatten", "fresh")},
 }
 """The optimizer's state dict, and its options."""
-STATE: Values = {"state_offload": ON, "state_rank0": ON, "state_form": ("set", "kept")}
+ASKED = ("offload", "rank0", "form", "frozen", "submodule")
+STATE: Values = {f"state_{name}": FEATURES[f"state_{name}"].values[1:] for name in ASKED}
 STORED: Values = {
     "stored": ON,
     "async_save": ON,
@@ -214,6 +215,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             **OPTIM,
         },
     ),
+    ("what is frozen from the start is left out", {"freeze": ("none",)}, {"state_frozen": LESS}),
     (
         "what is frozen and tied in models that switch paths lies in a path",
         {"flips": ("all",)},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import CaseSpec, StateDict, is_sound
+from fsdpfuzz.case import CaseSpec, StateDict, anatomy, is_sound
 from fsdpfuzz.strategies import cases
 from tests.unit.strategies.minimal import shrinks_to
 from tests.unit.strategies.sample import sample
@@ -42,3 +42,29 @@ def test_one_without_what_is_frozen_shrinks_to_itself_alone() -> None:
     less = StateDict(ignore_frozen=True)
     strategy = cases(focus="state_dict", apis=("fsdp2",))
     shrinks_to(lambda c: c.program == (less,) and len(c.frozen) == 1, strategy, having, start=1)
+
+
+def of_one(case: CaseSpec) -> list[StateDict]:
+    return [op for op in taken(case, "context") if op.submodule]
+
+
+def test_some_are_of_one_module() -> None:
+    found = [case for case in sample("state_dict").cases if case.api == "fsdp2"]
+    having = [case for case in found if of_one(case)]
+    assert 0.05 < len(having) / len(found) < 0.4
+    assert {op.prefix for case in having for op in of_one(case)} == {"kept", "dropped"}
+    assert {op.form for case in having for op in of_one(case)} == {"full", "sharded"}
+    assert any(op.ignore_frozen for case in having for op in of_one(case))
+    assert not any(of_one(case) for case in sample("state_dict").cases if case.api == "fsdp1")
+
+
+def test_one_of_a_module_shrinks_to_itself_alone() -> None:
+    def having(case: CaseSpec) -> list[StateDict]:
+        return [op for op in of_one(case) if op.prefix == "dropped"]
+
+    def plainest(case: CaseSpec) -> bool:
+        (asked,) = having(case)[:1]
+        alone = StateDict(submodule=asked.submodule, prefix="dropped")
+        return case.program == (alone,) and len(anatomy(case).distinct) == 1
+
+    shrinks_to(plainest, cases(focus="state_dict", apis=("fsdp2",)), having)
