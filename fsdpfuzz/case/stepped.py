@@ -58,9 +58,11 @@ def unstepped(a: Anatomy) -> Mapping[str, Literal["on", "elsewhere"]]:
     found: dict[str, Literal["on", "elsewhere"]] = {}
     state_from = has_state_after(a)
     for i, op, now in a.situations(0):
-        # Momentum is made at the first step with a gradient, not with the optimizer.
+        # Momentum is made at the first step with a gradient, not with the optimizer. No rank gives
+        # a parameter one of which it has no element.
         if op.steps_optimizer and i >= state_from:
-            stepped |= now.graded.difference(a.case.held_out)
+            graded = now.graded.difference(a.case.held_out)
+            stepped |= {fqn for fqn in graded if a.by_fqn[fqn].numel}
         if not stepped or not (op.saves_optimizer or op.names_state()):
             continue
         before = a.at(i - 1)

@@ -34,6 +34,8 @@ class Pass:
     """The units as their forwards end."""
     trained: dict[str, set[str]] = field(default_factory=dict)
     """For each unit the parameters, by their source's name, that get a gradient."""
+    bare: set[str] = field(default_factory=set)
+    """Roots of fsdp2 that manage nothing and whose output requires grad: backward ends there."""
     apart: set[str] = field(default_factory=set)
     """Units of which one forward gives others a gradient than the next one."""
 
@@ -44,6 +46,7 @@ class Pass:
             mine.times += calls.times
             mine.recorded += calls.recorded
             mine.reached += calls.reached
+        self.bare |= other.bare
         self.begun += other.begun
         self.ended += other.ended
         for path, names in other.trained.items():
@@ -68,6 +71,8 @@ def calls_of(a: Anatomy, op: Forward, now: Situation) -> Pass | None:
             _end(a, open_.pop(), left, made)
         path = a.unit_at.get(call.path)
         if path is None or not a.managed.get(path):
+            if path in a.roots and not a.fsdp1 and call.grad and (grad or inside):
+                made.bare.add(path)
             continue
         open_.append(call.path)
         unit = made.units.setdefault(path, UnitCalls())

@@ -234,10 +234,7 @@ class _Follower:
 
     def _back_through(self, made: Pass, found: Traffic) -> None:
         a, root = self._now, self._root
-        # A root that manages nothing has groups reduced whose last module needs no grad.
-        groups = {path for path in made.trained if len(a.modules_of(path)) > 1}
-        bare = {path for path in groups if not a.managed.get(root(path))}
-        reached = {root(p) for p, calls in made.units.items() if calls.reached or p in bare}
+        reached = {root(path) for path, calls in made.units.items() if calls.reached} | made.bare
         own = {
             path: self._gathered(path, calls, made, found)
             for path, calls in made.units.items()

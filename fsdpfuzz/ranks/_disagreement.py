@@ -7,53 +7,93 @@ therefore hide every error of FSDP that is smaller, in silence.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.expect import unlike
+from fsdpfuzz.expect.rounding import BASELINE_FACTOR
 from fsdpfuzz.ranks._compare import Values
-from fsdpfuzz.ranks._reference import Reference
+from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.ranks._reference import Reference, Trace, nudged_trace
 
 
-def disagreement(a: Anatomy, reference: Reference, left: int) -> str:
-    """Where the plain model's two trainings first differ by more than rounding; empty if nowhere.
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Where the two trainings first differ by more than rounding."""
+
+    what: str
+    op: int
+    off: float
+    largest: float
+
+
+def disagreement(a: Anatomy, env: RankEnv, reference: Reference, left: int) -> tuple[int, str]:
+    """From which operation on nothing can be said, at most ``left``, and the mistake, if any.
+
+    Where parameters that are off by one rounding lead the one in float32 about as far away, that is
+    no mistake, but a model in which rounding decides: it norms what is zero but for rounding, say.
+    Every rank must call it: it runs collectives.
+    """
+    found = first_apart(a, reference, left)
+    if not env.anywhere(found is not None):
+        return left, ""
+    moved = nudged_trace(a, env, torch.float32, reference.single_eps)
+    if found is None:
+        return left, ""
+    if found.off <= BASELINE_FACTOR * _moved(reference.single, moved, found):
+        return found.op, ""
+    name = type(a.case.program[found.op]).__name__
+    return left, (
+        f"the plain model's two trainings disagree: {found.what} at operation {found.op} ({name}) "
+        f"differ by {found.off:.3g}, the largest is {found.largest:.3g}"
+    )
+
+
+def first_apart(a: Anatomy, reference: Reference, left: int) -> Apart | None:
+    """Where the plain model's two trainings first differ by more than rounding; None if nowhere.
 
     Nothing is said of operations from ``left`` on, nor of those that leave no size: nothing is
     compared there. Nothing is said of somebody's own model either: at a kink that nobody knows of
     rounding may decide on anything.
     """
     if a.imported is not None:
-        return ""
+        return None
     sizes = reference.wide.sizes
     found = [
         (what, op, gap, sizes[op])
-        for what, op, wide, single in _compared(reference)
+        for what, op, wide, single in _compared(reference.wide, reference.single)
         if op < left and op in sizes and (gap := _measured(wide, single))
     ]
     if not found:
-        return ""
+        return None
     # Read back from the device together.
     rows = torch.stack([torch.stack([*gap, size]) for *_, gap, size in found]).tolist()
     for (what, op, *_), (off, largest, size) in zip(found, rows, strict=True):
         if unlike(a.case, op, off, largest, size):
-            name = type(a.case.program[op]).__name__
-            return (
-                f"the plain model's two trainings disagree: {what} at operation {op} ({name}) "
-                f"differ by {off:.3g}, the largest is {largest:.3g}"
-            )
-    return ""
+            return Apart(what, op, off, largest)
+    return None
 
 
-def _compared(reference: Reference) -> Iterator[tuple[str, int, Values, Values]]:
-    wide, single = reference.wide, reference.single
-    for op, right, other in zip(wide.forwards, wide.outputs, single.outputs, strict=True):
-        yield "outputs", op, {"": right}, {"": other}
-    for op, values in wide.grads.items():
-        yield "gradients", op, values, single.grads[op]
-    for op, values in wide.params.items():
-        yield "parameters", op, values, single.params[op]
+def _moved(single: Trace, moved: Trace, apart: Apart) -> float:
+    """How far another training in the same dtype is off there."""
+    gaps = (
+        _measured(mine, other)
+        for what, op, mine, other in _compared(single, moved)
+        if (what, op) == (apart.what, apart.op)
+    )
+    return max(float(gap[0]) for gap in gaps if gap)
+
+
+def _compared(one: Trace, other: Trace) -> Iterator[tuple[str, int, Values, Values]]:
+    for op, right, output in zip(one.forwards, one.outputs, other.outputs, strict=True):
+        yield "outputs", op, {"": right}, {"": output}
+    for op, values in one.grads.items():
+        yield "gradients", op, values, other.grads[op]
+    for op, values in one.params.items():
+        yield "parameters", op, values, other.params[op]
 
 
 def _measured(wide: Values, single: Values) -> tuple[Tensor, ...]:

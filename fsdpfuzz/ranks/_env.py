@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from fsdpfuzz.ranks._groups import Groups
 from fsdpfuzz.wire import FlightRecorder
@@ -28,3 +29,9 @@ class RankEnv:
     collectives: dict[str, int] = field(default_factory=dict)
     issued: list[str] = field(default_factory=list)
     groups: Groups = field(default_factory=Groups)
+
+    def anywhere(self, mine: bool) -> bool:
+        """Whether it is so on any rank. Every rank must ask: it runs a collective."""
+        flag = torch.tensor([float(mine)], device=self.device)
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag.item())

@@ -60,7 +60,7 @@ class Trace:
 class Recorder:
     """A watcher that fills a trace."""
 
-    def __init__(self, a: Anatomy, *, ddp: bool, device: torch.device, nudge: bool = False) -> None:
+    def __init__(self, a: Anatomy, *, ddp: bool, device: torch.device, nudge: float = 0.0) -> None:
         self.trace = Trace()
         self._nudge = nudge
         self._a, self._ddp, self._device = a, ddp, device
@@ -75,13 +75,13 @@ class Recorder:
     def assigned(self, name: str, variables: Variables) -> bool:
         """Puts DDP around the model as soon as its parameters are known by name.
 
-        Nudges them before, if that is asked.
+        Nudges them before, by as much as was asked for.
         """
         if name == "named":
             self._named, self._plain = variables["named"], variables["model"]
             # Before DDP: it makes all ranks equal to rank 0 when it is made, not later.
             if self._nudge:
-                _nudge(self._named.values())
+                _nudge(self._named.values(), self._nudge)
             # The optimizer comes after ``named`` and holds the same parameters: DDP replaces none.
             if self._ddp:
                 variables["model"] = in_ddp(self._a, variables["model"], self._device)
@@ -262,13 +262,16 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
     """All trainings without FSDP, the lower dtypes among them, and whether DDP was one.
 
     A model that is another one in float64 is right as it is in float32. How far rounding carries
-    it is then seen by nudging its parameters: each of them by about one rounding, up or down.
+    it is then seen by nudging its parameters: each of them by about one rounding, up or down. So it
+    is where a norm comes before a plain sum, which is constant: all gradients are rounding then,
+    and by chance none is left in one way to compute them.
     """
     wide = right_in(a, env.backend) == "float64"
     # All trainings issue collectives, so all ranks run them in this order.
     right, _ = record(a, env, torch.float64 if wide else torch.float32, alone=True)
     single, ddp = record(a, env, torch.float32)
-    nudged = () if wide else (record(a, env, torch.float32, alone=True, nudge=True)[0],)
+    unsure = not wide or a.case.loss == "sum"
+    nudged = (nudged_trace(a, env, torch.float32, FLOAT32_EPS),) if unsure else ()
     dtypes, lower = record_lower(a, env)
     own, low = a.imported is not None, bool(a.case.stored_low)
     eps = EPSILON["bfloat16" if low else "float32"]
@@ -276,11 +279,11 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
 
 
 def record(
-    a: Anatomy, env: RankEnv, dtype: torch.dtype, *, alone: bool = False, nudge: bool = False
+    a: Anatomy, env: RankEnv, dtype: torch.dtype, *, alone: bool = False, nudge: float = 0.0
 ) -> tuple[Trace, bool]:
     """Trains the plain model; the trace, and whether ``DistributedDataParallel`` did it.
 
-    ``alone`` goes without that.
+    ``alone`` goes without that. Each parameter is changed before by the share ``nudge`` of it.
     """
     ddp = dtype == torch.float32 and not alone and not needs_averaging(a)
     recorder = Recorder(a, ddp=ddp, device=env.device, nudge=nudge)
@@ -295,13 +298,18 @@ def record(
     return recorder.finish(), ddp
 
 
-def _nudge(parameters: Iterable[nn.Parameter]) -> None:
+def nudged_trace(a: Anatomy, env: RankEnv, dtype: torch.dtype, eps: float) -> Trace:
+    """The plain model's training with each parameter off by ``eps`` of it, up or down."""
+    return record(a, env, dtype, alone=True, nudge=eps)[0]
+
+
+def _nudge(parameters: Iterable[nn.Parameter], eps: float) -> None:
     source = torch.Generator().manual_seed(0)
     for p in parameters:
         up = torch.randint(2, p.shape, generator=source).to(p.device) * 2 - 1
         # ``data``: a parameter that requires grad is a leaf, which autograd lets nobody change in
         # place.
-        p.data.mul_(1 + up * torch.finfo(p.dtype).eps)
+        p.data.mul_(1 + up * eps)
 
 
 def lower_dtypes(a: Anatomy) -> tuple[torch.dtype, ...]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from fsdpfuzz.case import (
@@ -109,7 +108,7 @@ class StateWatch:
         # A load that must fail would hide what is wrong.
         # All ranks must come to the same answer: to load runs collectives, and a rank alone in them
         # hangs.
-        self._loads = not self._anywhere(bool(wrong))
+        self._loads = not self._env.anywhere(bool(wrong))
         return self._loads
 
     def finish(self, op: int, sharded: Sharded, variables: Variables) -> Taken:
@@ -200,12 +199,6 @@ class StateWatch:
         return (
             local and key not in self._parameters and cast_buffer(self._a.at(op), key) is not None
         )
-
-    def _anywhere(self, mine: bool) -> bool:
-        """Whether it is so on any rank."""
-        flag = torch.tensor([float(mine)], device=self._env.device)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
 
     def _same(self, saved: Sharded, loaded: Sharded, op: int) -> tuple[Comparison, ...]:
         """What this rank holds of both models, which must be equal bit for bit."""

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
-from fsdpfuzz.case import Backward, CaseSpec, Forward, Fsdp1Plan, Fsdp1Unit, ZeroGrad
+from fsdpfuzz.case import (
+    Backward,
+    Buffered,
+    CaseSpec,
+    Dense,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Linear,
+    Norm,
+    Optimizer,
+    Sequential,
+    Step,
+    ZeroGrad,
+)
+from fsdpfuzz.case.modules import ConvNorm, Lora
+from fsdpfuzz.case.parallel import Parallel
+from fsdpfuzz.case.tensor_parallel import TensorParallel
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop._harness import fault_of
 from fsdpfuzz.pool import Pool
@@ -35,3 +54,52 @@ def test_two_trainings_that_disagree_are_a_harness_error() -> None:
 def test_two_trainings_that_agree_are_none() -> None:
     with Pool(2, "gloo") as pool:
         assert fault_of(pool.run(averaged())) == ""
+
+
+def test_where_rounding_decides_nothing_is_held_against_it() -> None:
+    """A norm of a norm, of a scalar that comes near zero, and Adam: no two ways to add up agree."""
+    children = (
+        Linear(out=2),
+        Linear(out=1, bias=False),
+        Linear(out=3, bias=False),
+        Buffered(),
+        Buffered(),
+        Norm(),
+        Norm(variant="rms"),
+    )
+    units = tuple(Fsdp2Unit(path=path) for path in ("0", "1", "2", "5", "6"))
+    iteration = (Forward(), Backward(), Step(), ZeroGrad())
+    case = CaseSpec(
+        world_size=4,
+        seed=124,
+        model=Sequential(children=children),
+        inputs=Dense(width=3),
+        plan=Fsdp2Plan(units=units),
+        optimizer=Optimizer(name="adam", lr=0.01),
+        program=(*iteration, *iteration, *iteration),
+    )
+    with Pool(4, "gloo") as pool:
+        seen = pool.run(case)
+    assert fault_of(seen) == ""
+    assert judge(case, seen).status == "passed"
+    assert {report.beyond for report in seen.reports if report is not None} == {"float32"}
+
+
+def test_a_plain_sum_of_what_is_normed_is_constant() -> None:
+    """All gradients are rounding, of which one way to compute them leaves none by chance."""
+    lora = Sequential(
+        children=(Lora(out=4, rank=2, bias=False), ConvNorm(channels=2, affine=False))
+    )
+    children = (ConvNorm(affine=False), Linear(out=4, bias=False), lora)
+    case = CaseSpec(
+        world_size=2,
+        seed=23,
+        model=Sequential(children=children),
+        inputs=Dense(width=4, batch=1),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        program=(Forward(), Backward()),
+        loss="sum",
+        tensor_parallel=TensorParallel(modules=(Parallel(module="1", style="rowwise"),)),
+    )
+    with Pool(2, "gloo") as pool:
+        assert judge(case, pool.run(case)).status == "passed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import (
+    Activation,
     Backward,
     Branches,
     Checkpoint,
@@ -13,7 +14,7 @@ from fsdpfuzz.case import (
     Linear,
     Sequential,
 )
-from fsdpfuzz.case.modules import LayerDrop
+from fsdpfuzz.case.modules import LayerDrop, SideOutput
 from fsdpfuzz.case.operations import Reshard, Unshard
 from fsdpfuzz.expect.traffic import Bounds
 from tests.unit.expect.test_collectives import (
@@ -108,3 +109,15 @@ def test_nothing_is_left_to_finalize_where_backward_comes_to_all_it_gathers() ->
     found = numbers(promised(plan, program, finalization="manual"))
     assert found[:3] == numbers(promised(plan, program))[:3]
     assert found[3] == {SIX: "at least 1", FIVE: "at least 1", **once(TWELVE, TEN)}
+
+
+def test_a_root_that_manages_nothing_ends_what_lies_beside_its_output() -> None:
+    """Its output requires grad by a unit that belongs to no root."""
+    side = SideOutput(body=Activation(), on="input")
+    model = Sequential(children=(side, Linear(out=2, bias=False)))
+    units = (Fsdp2Unit(path="1"), *(Fsdp2Unit(path=p, replicated=True) for p in ("", "0")))
+    forward, backward = promised(Fsdp2Plan(units=units), model=model).values()
+    assert str(backward.numbers["all_reduce float32 2"]) == "1"
+    frozen = promised(Fsdp2Plan(units=units), model=model, frozen=("1.weight",))
+    assert "all_reduce float32 2" not in frozen[1].numbers
+    assert forward.numbers.keys() == {"all_gather float32 2"}
