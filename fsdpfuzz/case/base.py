@@ -95,6 +95,11 @@ def written(default: float) -> float:
     return msgspec.field(default_factory=partial(float, default))
 
 
+def ranks_in_words(number: int) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{number} rank{'s' * (number != 1)}"
+
+
 def on(value: bool) -> str:
     """A flag as the value of a feature."""
     return "on" if value else "off"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from fsdpfuzz.case.base import Part, Ranks
+from fsdpfuzz.case.base import Part, Ranks, ranks_in_words
 from fsdpfuzz.case.dimension import Dimension, Feature, Simpler
 from fsdpfuzz.case.tensor_parallel import data_ranks
 from fsdpfuzz.case.units.sharding import HYBRID, Sharding
@@ -45,7 +45,7 @@ class Mesh(Part, frozen=True, kw_only=True):
     def words(self) -> str:
         """``2 replicas on 2 ranks each``."""
         several = "replica" if self.replicate == 1 else "replicas"
-        return f"{self.replicate} {several} on {self.shard} rank{'s' * (self.shard > 1)} each"
+        return f"{self.replicate} {several} on {ranks_in_words(self.shard)} each"
 
 
 def own_mesh(own: Imported) -> Mesh | None:

@@ -9,6 +9,7 @@ import msgspec
 from packaging.version import Version
 
 from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.case.base import ranks_in_words
 from fsdpfuzz.errors import one_line
 from fsdpfuzz.known.defect import Defect
 from fsdpfuzz.known.files import Known
@@ -63,7 +64,7 @@ def check_known(
         case = known.minimal(name)
         applies = defect.applies(torch=torch, backend=backend)
         if case.world_size > most_ranks:
-            detail = f"it needs {case.world_size} ranks"
+            detail = f"it needs {ranks_in_words(case.world_size)}"
             yield Checked(name=name, defect=defect, state="skipped", detail=detail)
             continue
         if needs := lacks(case):

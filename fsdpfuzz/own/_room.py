@@ -6,6 +6,7 @@ from math import prod
 from pathlib import Path
 
 from fsdpfuzz.case import Imported
+from fsdpfuzz.case.base import ranks_in_words
 from fsdpfuzz.errors import MachineError
 
 BYTES = 300
@@ -31,7 +32,7 @@ def room_for(model: Imported, ranks: int, available: int | None = None) -> str:
     free = available_memory() if available is None else available
     what = (
         f"your model has {number / 1e6:.1f} million parameters, which take about "
-        f"{needed / _GIB:.1f} GiB on {ranks} rank{'s' if ranks > 1 else ''}"
+        f"{needed / _GIB:.1f} GiB on {ranks_in_words(ranks)}"
     )
     if free and needed > free:
         raise MachineError(

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator
 
 from fsdpfuzz.case import CaseSpec, anatomy, right_in
+from fsdpfuzz.case.base import ranks_in_words
 from fsdpfuzz.errors import one_line
 from fsdpfuzz.invariants import Evidence, invariant_of
 from fsdpfuzz.repro.context import Context, torch_version
@@ -104,7 +105,7 @@ def _provenance(
     case: CaseSpec, finding: Finding | None, context: Context
 ) -> Iterator[tuple[str, str]]:
     met = [context.backend] if context.backend else []
-    met.append(f"{case.world_size} ranks")
+    met.append(ranks_in_words(case.world_size))
     met += [torch_version(context.torch)] if context.torch else []
     met += context.environment
     yield ("Found with" if finding else "Made for"), f"{', '.join(met)}; equal seeds on all ranks"

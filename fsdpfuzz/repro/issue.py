@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case import CaseSpec
+from fsdpfuzz.case.base import ranks_in_words
 from fsdpfuzz.errors import one_line
 from fsdpfuzz.invariants import invariant_of
 from fsdpfuzz.repro.context import Context, torch_version
@@ -37,7 +38,7 @@ def issue_title(case: CaseSpec, finding: Finding, context: Context) -> str:
 
 
 def _sentence(case: CaseSpec, finding: Finding) -> str:
-    where = f"Training the model below on {case.world_size} ranks"
+    where = f"Training the model below on {ranks_in_words(case.world_size)}"
     if finding.failure is not None:
         return f"{where} ends like this:"
     rule = one_line(invariant_of(finding).summary).rstrip(".")
@@ -66,7 +67,7 @@ def _seen(finding: Finding) -> list[str]:
 
 def _versions(case: CaseSpec, context: Context) -> list[str]:
     facts = [torch_version(context.torch)] if context.torch else []
-    facts += [f"{context.backend}, {case.world_size} ranks"] if context.backend else []
+    facts += [f"{context.backend}, {ranks_in_words(case.world_size)}"] if context.backend else []
     facts += context.environment
     facts += [f"script written on {', '.join(context.here)}"] if context.here else []
     return [f"- {one_line(fact)}" for fact in facts] or ["- unknown"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
-from fsdpfuzz.case.base import Ranks, on
+from fsdpfuzz.case.base import Ranks, on, ranks_in_words
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.modules.extra_state import extra_keys
 from fsdpfuzz.case.operations.average_unmanaged import unmanaged
@@ -146,7 +146,7 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
     def words(self) -> str:
         """``save, load as fsdp2 on 2 ranks, with optimizer``."""
         words = [f"save, load {'without FSDP' if self.into == 'plain' else f'as {self.into}'}"]
-        words += [] if self.ranks is None else [f"on {self.ranks} rank{'s' * (self.ranks > 1)}"]
+        words += [] if self.ranks is None else [f"on {ranks_in_words(self.ranks)}"]
         return " ".join(words) + (", with optimizer" if self.state else "")
 
     @classmethod
