@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MethodType
+
 import torch
 from torch import Tensor, nn
 
@@ -15,9 +17,9 @@ def store(module: nn.Linear, dtype: torch.dtype) -> None:
     """
     for p in module.parameters():
         p.data = p.data.to(torch.bfloat16).to(torch.bfloat16 if dtype == torch.float32 else dtype)
-    forward = module.forward
 
-    def cast(input: Tensor) -> Tensor:
-        return forward(input.to(module.weight.dtype)).to(input.dtype)
+    def cast(self: nn.Linear, input: Tensor) -> Tensor:
+        return nn.Linear.forward(self, input.to(self.weight.dtype)).to(input.dtype)
 
-    module.forward = cast  # type: ignore[method-assign]
+    # A method: a deep copy of the model has to compute with its own weight.
+    module.forward = MethodType(cast, module)  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ from fsdpfuzz.case.units.replicas import belongs_to
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
 
-_ORDER = ("no", "layer", "apart", "first", "recomputed", "below", "alone")
+_ORDER = ("no", "silent", "layer", "apart", "first", "recomputed", "below", "alone")
 
 
 # What FSDP does before a unit's backward hangs on what the unit puts out, and autograd goes back
@@ -33,7 +33,8 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
     what the unit puts out, and the unit manages it; ``apart``: the same where it does not, and
     ``layer`` of the unit that the layer is then. ``recomputed``: a checkpoint, with fsdp2 one in
     the unit, recomputes what it puts out, and that is kept, or what the layer makes of it.
-    ``below``: the unit is a layer that puts out what requires grad, and its root nothing (fsdp1).
+    ``below``: the unit is a layer that puts out what requires grad, and its root nothing (fsdp1);
+    ``silent`` are the other units of that root.
     """
     found: dict[str, str] = {}
     silent = _silent(a)
@@ -56,8 +57,14 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
                     how = "first" if unit == owner else "apart"
             found[unit] = max(found.get(unit, "no"), how, key=_ORDER.index)
             if how == "apart" and owner is not None and a.unit_at.get(layer) == owner:
-                below = a.fsdp1 and belongs_to(a, owner) in silent and owner not in silent
-                found[owner] = "below" if below else "layer"
+                found[owner] = "layer"
+        if a.fsdp1 and owner is not None and a.unit_at.get(layer) == owner:
+            root = belongs_to(a, owner)
+            if root in silent and owner not in silent:
+                for unit in a.units:
+                    if belongs_to(a, unit) == root and found.get(unit, "no") == "no":
+                        found[unit] = "silent"
+                found[owner] = "below"
     return found
 
 
@@ -138,8 +145,8 @@ class SideLossDimension(Hazard):
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "side_loss": Feature(
             about="no, layer (the unit is one, on what another puts out), apart, first, "
-            "recomputed, below, alone: how what a module in the unit keeps for the loss lies to "
-            "what the unit puts out",
+            "recomputed, below, silent (beside a unit that is below), alone: how what a module in "
+            "the unit keeps for the loss lies to what the unit puts out",
             group="Wrapping",
             values=_ORDER,
         ),

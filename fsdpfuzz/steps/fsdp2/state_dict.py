@@ -48,8 +48,9 @@ def load(
         options.ignore_frozen_params = True
     if ignore_frozen or prefix:
         options.strict = False
-    given: Any = {part: state} if prefix == "dropped" else dict(state)
-    dcp.set_model_state_dict(model, given, options=options)
+    if prefix == "dropped":
+        state = {part: state}
+    dcp.set_model_state_dict(model, dict(state), options=options)
 
 
 @torch.no_grad()

@@ -177,8 +177,15 @@ def test_it_puts_out_what_its_body_does() -> None:
             fsdp1("", "0", "0.layer"),
             ON_OUTPUT,
             {"frozen": (*FROZEN, "1.weight", "1.bias")},
-            {"0": "apart", "0.layer": "below"},
+            {"": "silent", "0": "apart", "0.layer": "below"},
         ),
+        (
+            fsdp1("", "0.layer"),
+            ON_INPUT,
+            {"frozen": (*FROZEN, "1.weight", "1.bias")},
+            {"": "silent", "0.layer": "below"},
+        ),
+        (fsdp1("", "0.layer"), ON_INPUT, {"frozen": FROZEN}, {"": "no"}),
         (fsdp1("", "0", "0.layer"), ON_OUTPUT, {}, {"0": "apart", "0.layer": "layer"}),
         # What is frozen lies in one flat parameter with what is trained.
         (
@@ -200,7 +207,7 @@ def test_how_layers_lie_to_what_units_put_out(
     a = anatomy(given)
     found = {path: unit_features(a, path)["side_loss"] for path in a.units}
     assert found == {path: expected.get(path, "no") for path in a.units}
-    order = ("no", "layer", "apart", "first", "recomputed", "below", "alone")
+    order = ("no", "silent", "layer", "apart", "first", "recomputed", "below", "alone")
     assert features(given)["side_loss"] == max(expected.values(), key=order.index)
 
 

@@ -137,5 +137,5 @@ def test_a_script_names_the_module() -> None:
     compile(script, "repro.py", "exec")
     assert "submodules={model[1]}" in script
     assert "options.keep_submodule_prefixes = False" in script
-    assert "{loaded[1]: state}" in script
+    assert "{loaded[1]: state" in script
     assert "submodule" not in render(case(StateDict()), None, Context())
