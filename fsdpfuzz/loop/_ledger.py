@@ -198,7 +198,8 @@ class Ledger:
             cause = self._like_another(first)
             if cause is not None:
                 self._waiting.remove(first)
-                self._merge(first.met, cause)
+                # Its case stays: what goes with the same option may be another fault after all.
+                self._merge(first.met, cause, kept=True)
             elif self._peers.turn(wait=wait):
                 self._waiting.remove(first)
                 self._reduced(first.met, first.examined)
@@ -245,11 +246,11 @@ class Ledger:
                     self._found[own, None] = cause.found
                 self.emit(Also(found=cause.found, key=key))
 
-    def _merge(self, met: Found, cause: Cause, *keys: str) -> None:
-        """Books a finding of its own as a further key of a cause."""
+    def _merge(self, met: Found, cause: Cause, *keys: str, kept: bool = False) -> None:
+        """Books a finding of its own as a further key of a cause; its case may be kept."""
         with signals_held():
             del self._found[met.finding.key, None]
-            if met.case != cause.found.case:
+            if met.case != cause.found.case and not kept:
                 self.session.drop(met.case)
             self._add_key(cause, met.finding.key, *keys)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fsdpfuzz.case import CaseSpec, Forward
+from fsdpfuzz.case import CaseSpec, Forward, digest
 from fsdpfuzz.case.operations import StateDict
 from fsdpfuzz.loop import Also, FindingDone, FindingMet, Found, Shrinking
 from fsdpfuzz.loop._causes import by_precedence, same_cause, shows
@@ -71,9 +71,12 @@ def test_a_finding_that_goes_with_the_option_that_another_needs_is_the_same(benc
         return verdict_of(LONG if is_long(case) else BIG)
 
     bench.judge = judge
-    found = met(bench, summed(make_case((200,))), summed(make_case((3,), steps=3)))
-    assert keys(found) == {BIG.key: (LONG.key,)}
+    other = summed(make_case((3,), steps=3))
+    assert keys(met(bench, summed(make_case((200,))), other)) == {BIG.key: (LONG.key,)}
     assert {event.key for event in bench.events if isinstance(event, Shrinking)} == {BIG.key}
+    # Much goes with one option: should it be another fault after all, its case is there.
+    assert other in [sighting.case for sighting in bench.archive.kept]
+    assert not any(digest(other) in path.name for path in bench.archive.dropped)
 
 
 def test_a_program_without_the_operation_of_one_finding_shows_another(bench: Bench) -> None:
