@@ -195,8 +195,9 @@ class RankReport(Record, frozen=True, kw_only=True):
     live: int = 0
     """Number of trainable, used parameters with a non-zero reference gradient."""
     beyond: str = ""
-    """The dtype whose range the training leaves, with or without FSDP; nothing that comes after
-    that is compared, and ``live`` counts what comes before."""
+    """What the training leaves, with or without FSDP: the range of a dtype, or what can be told in
+    spite of rounding. Nothing that comes after that is compared, and ``live`` counts what comes
+    before."""
     work_seconds: float = 0.0
     """Seconds spent building and training: float64 reference, DDP and FSDP."""
     timings: dict[str, float] = {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fsdpfuzz.case.base import ranks_in_words
 from fsdpfuzz.cli import _known
 from fsdpfuzz.cli._group import Group
 from fsdpfuzz.cli._options import (
@@ -164,5 +165,5 @@ def _line(row: Row) -> str:
     if entry is None:
         return row.fault
     what = entry.found.key if entry.found is not None else entry.origin
-    ranks = f"{entry.case.world_size} ranks"
+    ranks = ranks_in_words(entry.case.world_size)
     return one_line(f"{entry.digest}  {entry.case.api}  {ranks}  {row.path}  {what}").rstrip()

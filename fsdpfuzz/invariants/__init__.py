@@ -111,7 +111,7 @@ def judge(case: CaseSpec, observation: Observation) -> Verdict:
     reports = [report for report in observation.reports if report is not None]
     beyond = next((report.beyond for report in reports if report.beyond), "")
     if beyond and not any(report.live for report in reports):
-        return Verdict(status="vacuous", reason=f"training leaves the range of {beyond}")
+        return Verdict(status="vacuous", reason=f"training leaves {beyond}")
     if not any(report.live or _says_more(report) for report in reports):
         return Verdict(status="vacuous", reason="no trainable parameter gets a gradient")
     return Verdict(status="passed")

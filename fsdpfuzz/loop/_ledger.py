@@ -198,8 +198,10 @@ class Ledger:
             cause = self._like_another(first)
             if cause is not None:
                 self._waiting.remove(first)
-                # Its case stays: what goes with the same option may be another fault after all.
-                self._merge(first.met, cause, kept=True)
+                # What goes with the same option, and is not seen in that cause's smallest case, may
+                # be another fault after all.
+                kept = not shows(cause.shows, first.met.finding)
+                self._merge(first.met, cause, kept=kept)
             elif self._peers.turn(wait=wait):
                 self._waiting.remove(first)
                 self._reduced(first.met, first.examined)

@@ -40,7 +40,7 @@ def disagreement(a: Anatomy, env: RankEnv, reference: Reference, left: int) -> t
     found = first_apart(a, reference, left)
     if not env.anywhere(found is not None):
         return left, ""
-    moved = nudged_trace(a, env, torch.float32, reference.single_eps)
+    moved = reference.nudged[0] if reference.nudged else nudged_trace(a, env)
     if found is None:
         return left, ""
     if found.off <= BASELINE_FACTOR * _moved(reference.single, moved, found):
@@ -84,7 +84,7 @@ def _moved(single: Trace, moved: Trace, apart: Apart) -> float:
         for what, op, mine, other in _compared(single, moved)
         if (what, op) == (apart.what, apart.op)
     )
-    return max(float(gap[0]) for gap in gaps if gap)
+    return max((float(gap[0]) for gap in gaps if gap), default=0.0)
 
 
 def _compared(one: Trace, other: Trace) -> Iterator[tuple[str, int, Values, Values]]:

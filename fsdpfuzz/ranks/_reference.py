@@ -60,7 +60,7 @@ class Trace:
 class Recorder:
     """A watcher that fills a trace."""
 
-    def __init__(self, a: Anatomy, *, ddp: bool, device: torch.device, nudge: float = 0.0) -> None:
+    def __init__(self, a: Anatomy, *, ddp: bool, device: torch.device, nudge: bool = False) -> None:
         self.trace = Trace()
         self._nudge = nudge
         self._a, self._ddp, self._device = a, ddp, device
@@ -75,13 +75,13 @@ class Recorder:
     def assigned(self, name: str, variables: Variables) -> bool:
         """Puts DDP around the model as soon as its parameters are known by name.
 
-        Nudges them before, by as much as was asked for.
+        Nudges them before, if that is asked.
         """
         if name == "named":
             self._named, self._plain = variables["named"], variables["model"]
             # Before DDP: it makes all ranks equal to rank 0 when it is made, not later.
             if self._nudge:
-                _nudge(self._named.values(), self._nudge)
+                _nudge(self._named.values())
             # The optimizer comes after ``named`` and holds the same parameters: DDP replaces none.
             if self._ddp:
                 variables["model"] = in_ddp(self._a, variables["model"], self._device)
@@ -271,7 +271,7 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
     right, _ = record(a, env, torch.float64 if wide else torch.float32, alone=True)
     single, ddp = record(a, env, torch.float32)
     unsure = not wide or a.case.loss == "sum"
-    nudged = (nudged_trace(a, env, torch.float32, FLOAT32_EPS),) if unsure else ()
+    nudged = (nudged_trace(a, env),) if unsure else ()
     dtypes, lower = record_lower(a, env)
     own, low = a.imported is not None, bool(a.case.stored_low)
     eps = EPSILON["bfloat16" if low else "float32"]
@@ -279,11 +279,11 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
 
 
 def record(
-    a: Anatomy, env: RankEnv, dtype: torch.dtype, *, alone: bool = False, nudge: float = 0.0
+    a: Anatomy, env: RankEnv, dtype: torch.dtype, *, alone: bool = False, nudge: bool = False
 ) -> tuple[Trace, bool]:
     """Trains the plain model; the trace, and whether ``DistributedDataParallel`` did it.
 
-    ``alone`` goes without that. Each parameter is changed before by the share ``nudge`` of it.
+    ``alone`` goes without that.
     """
     ddp = dtype == torch.float32 and not alone and not needs_averaging(a)
     recorder = Recorder(a, ddp=ddp, device=env.device, nudge=nudge)
@@ -298,18 +298,18 @@ def record(
     return recorder.finish(), ddp
 
 
-def nudged_trace(a: Anatomy, env: RankEnv, dtype: torch.dtype, eps: float) -> Trace:
-    """The plain model's training with each parameter off by ``eps`` of it, up or down."""
-    return record(a, env, dtype, alone=True, nudge=eps)[0]
+def nudged_trace(a: Anatomy, env: RankEnv) -> Trace:
+    """The plain model's training in float32, each parameter off by about one rounding."""
+    return record(a, env, torch.float32, alone=True, nudge=True)[0]
 
 
-def _nudge(parameters: Iterable[nn.Parameter], eps: float) -> None:
+def _nudge(parameters: Iterable[nn.Parameter]) -> None:
     source = torch.Generator().manual_seed(0)
     for p in parameters:
         up = torch.randint(2, p.shape, generator=source).to(p.device) * 2 - 1
         # ``data``: a parameter that requires grad is a leaf, which autograd lets nobody change in
         # place.
-        p.data.mul_(1 + up * eps)
+        p.data.mul_(1 + up * torch.finfo(p.dtype).eps)
 
 
 def lower_dtypes(a: Anatomy) -> tuple[torch.dtype, ...]:

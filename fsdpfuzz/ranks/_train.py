@@ -54,10 +54,11 @@ def run_case(case: CaseSpec, env: RankEnv) -> RankReport:
         )
     # These issue collectives of their own, which the case's level is not about.
     reference, dtypes, ddp = references(a, env)
-    left, beyond = reference.leaves(dtypes)
+    left, dtype = reference.leaves(dtypes)
+    beyond = f"the range of {dtype}" if dtype else ""
     settled, disagree = disagreement(a, env, reference, left)
     if settled < left:
-        left, beyond = settled, "float32"
+        left, beyond = settled, "what rounding in float32 lets be told"
     work = time.perf_counter() - started
     subjects = []
     # fsdp1 reads it once, when it wraps

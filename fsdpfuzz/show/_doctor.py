@@ -12,6 +12,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from fsdpfuzz.case import APIS, ITERATION, NEWER, CaseSpec, chain
+from fsdpfuzz.case.base import ranks_in_words
 from fsdpfuzz.errors import FsdpFuzzError, MachineError, one_line
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.known import Known
@@ -109,7 +110,7 @@ def diagnose(
     except MachineError as error:
         yield _missing("backend", one_line(str(error)))
         return
-    yield _ok("backend", f"{chosen}, {world_size} ranks")
+    yield _ok("backend", f"{chosen}, {ranks_in_words(world_size)}")
     if chosen == "nccl":
         yield _shared_memory(memory)
     yield from _ranks(chosen, world_size, machine, known or Known(), python)

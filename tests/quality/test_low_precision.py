@@ -94,7 +94,7 @@ def test_what_comes_before_is_compared_all_the_same(pool: Pool) -> None:
     seen = pool.run(OVERFLOWS)
     for report in seen.reports:
         assert report is not None
-        assert (report.beyond, report.live, report.dead) == ("float16", 0, ())
+        assert (report.beyond, report.live, report.dead) == ("the range of float16", 0, ())
         assert {c.quantity for c in report.subjects[0].comparisons} == {"loss", "output"}
 
 

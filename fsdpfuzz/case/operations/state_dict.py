@@ -45,7 +45,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
                     "state_offload": ("on",),
                     "state_rank0": ("on",),
                     "state_frozen": ("left out", "missing"),
-                    "state_submodule": ("prefix kept", "prefix dropped"),
+                    "state_submodule": _SUBMODULE[1:],
                     "state_form": ("set", "kept"),
                 },
                 "sharded": {"state_rank0": ("on",)},
@@ -288,7 +288,7 @@ def saved_of(a: Anatomy, at: int, keys: Iterable[str]) -> frozenset[str]:
 
 
 def saves_any(a: Anatomy, path: str) -> bool:
-    """Whether a state dict has entries of what lies in a module."""
+    """Whether a module holds parameters or buffers."""
     return any(
         within(place.path, path) and (place.parameters or place.buffers) for place in a.places
     )
@@ -311,9 +311,7 @@ def _misses_frozen(a: Anatomy, at: int) -> bool:
     op, frozen = a.case.program[at], left_out(a, at)
     if not isinstance(op, StateDict):
         return False
-    return (
-        bool(frozen) if op.prefix == "dropped" else any(not within(f, op.submodule) for f in frozen)
-    )
+    return any(op.prefix == "dropped" or not within(fqn, op.submodule) for fqn in frozen)
 
 
 def dcp_options(

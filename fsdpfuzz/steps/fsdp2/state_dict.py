@@ -41,7 +41,10 @@ def load(
     prefix: str = "",
     part: Any = None,
 ) -> None:
-    """``set_model_state_dict``; with ``broadcast`` only rank 0 has the state."""
+    """``set_model_state_dict``; with ``broadcast`` only rank 0 has the state.
+
+    With a ``prefix`` that is of one module; where it was dropped, of ``part``.
+    """
     full = form == "full"
     options = dcp.StateDictOptions(full_state_dict=full, broadcast_from_rank0=broadcast)
     if ignore_frozen:

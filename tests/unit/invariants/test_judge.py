@@ -300,7 +300,7 @@ def test_nothing_is_said_where_a_lower_dtype_diverged_too() -> None:
 def test_training_that_leaves_its_range_before_any_gradient_is_vacuous() -> None:
     seen = observed()
     reports = tuple(
-        msgspec.structs.replace(report, beyond="float16", live=0)
+        msgspec.structs.replace(report, beyond="the range of float16", live=0)
         for report in seen.reports
         if report is not None
     )
