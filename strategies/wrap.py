@@ -13,7 +13,6 @@ from fsdpfuzz.case import (
     Fsdp2Plan,
     Fsdp2Unit,
     Place,
-    Repeat,
     Switch,
     innermost,
     join,
@@ -212,12 +211,12 @@ def _behind(d: Drawing, places: Sequence[Place]) -> set[str]:
 
 def _first_children(places: Sequence[Place], units: Collection[str]) -> set[str]:
     """First children of units that are called on their own, so must be units as well."""
-    bodies = (
-        join(place.path, "body")
+    called = (
+        join(place.path, inner)
         for place in places
-        if isinstance(place.node, Repeat) and place.node.no_grad == "first_child"
+        if place.node is not None and (inner := place.node.called_inside())
     )
-    return {join(body, "0") for body in bodies if body in units}
+    return {path for path in called if path.rpartition(".")[0] in units}
 
 
 def _holding(places: Sequence[Place]) -> frozenset[str]:

@@ -10,8 +10,11 @@ import msgspec
 from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.divide_factor import scaled
+from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, call
+from fsdpfuzz.case.units import lies_on_cpu
+from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.case.units.replicas import belongs_to
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.errors import CaseError
@@ -104,6 +107,16 @@ class CommunicationDimension(Dimension):
             apis=("fsdp1",),
         ),
     }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "hooked_memory": Feature(
+            about="on when nothing keeps the memory in which an all-reduce hook is given reduced "
+            "gradients: they are added to those that are there, cast, or copied to the CPU "
+            "(fsdp2 only)",
+            group="Training",
+            values=ON,
+            apis=("fsdp2",),
+        ),
+    }
     rejections: ClassVar[tuple[Rejection, ...]] = (
         Rejection(
             name="fsdp1_comm_hook_of_hybrid",
@@ -139,6 +152,17 @@ class CommunicationDimension(Dimension):
         else:
             yield "communication", "own" if told.own else _ALLOCATED[told.allocated]
             yield "all_reduce_hook", on(told.hooked)
+
+    # ``foreach_reduce`` in fsdp/_fully_shard/_fsdp_collectives.py: a gradient that is the first
+    # one, in its own dtype and place, lies in that memory.
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """Of the unit, by its options and what its backwards meet."""
+        if a.fsdp1:
+            return
+        unit, told = a.options[path], a.case.communication
+        moved = lies_on_cpu(unit) or reduced_in(unit) not in (None, "float32")
+        hooked = told is not None and told.hooked
+        yield "hooked_memory", on(hooked and bool(moved or path in reduced_again(a)))
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
         """What differs from the default."""

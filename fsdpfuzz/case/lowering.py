@@ -52,6 +52,7 @@ from fsdpfuzz.case.recipe import (
     values,
 )
 from fsdpfuzz.case.tensor_parallel import sharing
+from fsdpfuzz.case.units import lies_on_cpu
 from fsdpfuzz.case.units.sharding import mesh_of
 from fsdpfuzz.case.wrapping import Wrapping
 
@@ -217,7 +218,7 @@ class Lowering:
             [
                 fqn
                 for fqn, owner in self.a.owners.items()
-                if self.a.fsdp1 and owner is not None and self.a.options[owner].cpu_offload
+                if self.a.fsdp1 and owner is not None and lies_on_cpu(self.a.options[owner])
             ]
         )
         if self.reduced and replaced:

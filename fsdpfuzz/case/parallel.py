@@ -100,7 +100,7 @@ def check_pair(a: Anatomy, part: Parallel, at: str) -> None:
     chain = part.module.rpartition(".")[0]
     around = innermost(chain.rpartition(".")[0], a.by_path) if chain else None
     caller = None if around is None else a.by_path[around].node
-    if caller is not None and caller.calls_inside():
+    if caller is not None and caller.called_inside():
         raise CaseError("the module around it calls one of a pair by itself", path=at)
 
 

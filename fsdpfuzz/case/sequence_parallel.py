@@ -45,8 +45,12 @@ class _Flow:
         self._a = a
         self._first = {part.module: part for part in (told.modules if told is not None else ())}
         self._second = {part.into: part for part in self._first.values() if part.into is not None}
-        # What the program calls by itself is given whole data, and so is the loss.
+        # What the program calls by itself is given whole data, and so is the loss; what a module
+        # calls out of its turn meets the data of another place.
         self._called = {"", *(op.called for op in a.case.program if op.runs_model)}
+        for place in a.places:
+            if place.node is not None and (inner := place.node.called_inside()):
+                self._called.add(join(place.path, inner))
 
     def through(self, path: str, data: _Data) -> _Data:
         """What the module at ``path`` makes of it."""

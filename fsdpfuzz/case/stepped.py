@@ -60,13 +60,13 @@ def unstepped(a: Anatomy) -> Mapping[str, Literal["on", "elsewhere"]]:
     for i, op, now in a.situations(0):
         # Momentum is made at the first step with a gradient, not with the optimizer. No rank gives
         # a parameter one of which it has no element.
+        before = a.at(i - 1)
+        graded = now.graded - _of_unread_units(before, now)
         if op.steps_optimizer and i >= state_from:
-            graded = now.graded.difference(a.case.held_out)
-            stepped |= {fqn for fqn in graded if a.by_fqn[fqn].numel}
+            stepped |= {n for n in graded.difference(a.case.held_out) if a.by_fqn[n].numel}
         if not stepped or not (op.saves_optimizer or op.names_state()):
             continue
-        before = a.at(i - 1)
-        settled = _settled(before, stepped | now.graded)
+        settled = _settled(before, stepped | graded)
         made = op.names_state() and len(settled) < a.case.world_size
         for owner, parameters in before.managed.items():
             names = {p.fqn for p in parameters if now.trained[p.fqn]}.difference(a.case.held_out)
@@ -82,10 +82,20 @@ def unstepped(a: Anatomy) -> Mapping[str, Literal["on", "elsewhere"]]:
     return found
 
 
+def _of_unread_units(a: Anatomy, now: Situation) -> frozenset[str]:
+    """Parameters that require grad in units of which no forward reads one that does."""
+    found: set[str] = set()
+    for owner, parameters in a.managed.items():
+        trained = {p.fqn: p.used for p in parameters if now.trained[p.fqn]}
+        if owner is not None and not any(trained.values()):
+            found.update(trained)
+    return frozenset(found)
+
+
 @lru_cache(maxsize=64)
 def stateless(a: Anatomy) -> frozenset[str]:
     """Parameters that may have no state though they require grad, while it is taken flattened."""
-    taken = [after for op, _, after in _without_state(a) if op.flattens_state]
+    taken = [left for op, _, left in _without_state(a) if op.flattens_state]
     return frozenset[str]().union(*taken)
 
 
@@ -97,17 +107,18 @@ def made_states(a: Anatomy) -> frozenset[str]:
     into what that has, so that what was not saved stays.
     """
     found: set[str] = set()
-    for op, before, after in _without_state(a):
-        found |= before - after
+    for op, made, left in _without_state(a):
+        found |= made
         if not a.fsdp1 and op.fills_new:
-            found |= after
+            found |= left
     return frozenset(found)
 
 
 def _without_state(a: Anatomy) -> Iterator[tuple[OperationBase, frozenset[str], frozenset[str]]]:
     """Operations by which ``torch.distributed.checkpoint`` saves an optimizer's state.
 
-    With the parameters that require grad and may have none, before it is saved and as it is.
+    With the parameters that require grad and had none, of which it makes one on some rank, and
+    those that may have none on some rank as it is saved.
     """
     stepped: set[str] = set()
     left: set[str] = set()
@@ -117,10 +128,16 @@ def _without_state(a: Anatomy) -> Iterator[tuple[OperationBase, frozenset[str], 
         if op.names_state():
             asked = {p.fqn for p in a.distinct if now.requires_grad(p.fqn)}
             asked = asked.difference(a.case.held_out)
-            before = asked - stepped
-            if _keeps_state(a) and _makes_states(a.at(i - 1), stepped | left):
+            lacking = asked - stepped
+            before = a.at(i - 1)
+            settled = len(_settled(before, stepped | left))
+            if not _keeps_state(a) or settled == a.case.world_size:
+                yield op, frozenset(), frozenset(lacking)
+            else:
+                # Nobody hands on the state of what no unit manages.
+                own = lacking.intersection(p.fqn for p in before.managed.get(None, ()))
+                yield op, frozenset(lacking), frozenset(own if settled else ())
                 stepped |= asked
-            yield op, frozenset(before), frozenset(asked - stepped)
         left = now.graded.difference(a.case.held_out)
 
 
@@ -160,16 +177,11 @@ def _given(a: Anatomy, now: Situation, targets: Sequence[str]) -> set[str]:
 
 # ``_init_optim_state`` in checkpoint/state_dict.py asks each rank's own optimizer, so with
 # use_orig_params a rank without elements of these may do it though no other does.
-def _makes_states(a: Anatomy, of: Collection[str]) -> bool:
-    """Whether ``torch.distributed.checkpoint`` makes states of all parameters on some rank.
-
-    It does where the optimizer has none yet, and where there are no gradients, which are left of
-    the parameters ``of``.
-    """
-    return len(_settled(a, of)) < a.case.world_size
-
-
 def _settled(a: Anatomy, of: Collection[str]) -> list[dict[str, int]]:
-    """What the ranks hold on which it makes none: their elements of each parameter."""
+    """What the ranks hold on which ``torch.distributed.checkpoint`` makes no states.
+
+    Their elements of each parameter. It makes states of all parameters where the optimizer has
+    none yet, and where there are no gradients, which are left of the parameters ``of``.
+    """
     ranks = [held_on(a, rank) for rank in range(a.case.world_size)]
     return [held for held in ranks if any(held.get(name) for name in of)]

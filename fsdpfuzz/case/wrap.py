@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from fsdpfuzz.case.base import ModulePath, Name, ParameterName, Part, Ranks, on
 from fsdpfuzz.case.dimension import ON, Api, Dimension, Feature, Rejection, Simpler
-from fsdpfuzz.case.modules import Place, Repeat
+from fsdpfuzz.case.modules import Place
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.paths import join, within
 from fsdpfuzz.case.policies import (
@@ -369,10 +369,10 @@ class WrapDimension(Dimension):
         child.
         """
         for place in a.places:
-            if not isinstance(place.node, Repeat) or place.node.no_grad != "first_child":
+            if place.node is None or not (inner := place.node.called_inside()):
                 continue
-            body = join(place.path, "body")
-            first = join(body, "0")
+            first = join(place.path, inner)
+            body = first.rpartition(".")[0]
             for fqn, owner in a.owners.items():
                 if owner == body and within(fqn, first):
                     raise CaseError(

@@ -27,6 +27,11 @@ class Cause:
     """All findings of that case."""
     ablation: Ablation
 
+    # Exceptions are alike on both APIs, whatever they say: another fault may come from that place.
+    def has(self, finding: Finding) -> bool:
+        """Whether its smallest case shows the very finding; else the case of that one is kept."""
+        return any(finding.key == shown.key for shown in self.shows)
+
 
 def by_precedence(findings: Iterable[Finding]) -> list[Finding]:
     """The findings of a case, those first that others follow from: what ends it, what comes first.

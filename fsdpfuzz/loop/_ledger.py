@@ -180,6 +180,9 @@ class Ledger:
         self._causes += self._peers.news()
         cause = self._cause_beside(examined, finding)
         if cause is not None:
+            if not cause.has(finding) and self._is_first(finding.key):
+                with signals_held():
+                    self.session.keep(examined, finding, property_name, known=None)
             self._add_key(cause, finding.key)
             return
         self._keys.add(finding.key)
@@ -198,10 +201,7 @@ class Ledger:
             cause = self._like_another(first)
             if cause is not None:
                 self._waiting.remove(first)
-                # What goes with the same option, and is not seen in that cause's smallest case, may
-                # be another fault after all.
-                kept = not shows(cause.shows, first.met.finding)
-                self._merge(first.met, cause, kept=kept)
+                self._merge(first.met, cause, kept=not cause.has(first.met.finding))
             elif self._peers.turn(wait=wait):
                 self._waiting.remove(first)
                 self._reduced(first.met, first.examined)

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fsdpfuzz.case import Anatomy, Forward, Fsdp1Unit, most_pending, reference_recomputes
+from fsdpfuzz.case import Anatomy, Forward, most_pending, reference_recomputes
 from fsdpfuzz.case.modules.side_output import keeping
+from fsdpfuzz.case.units import lies_on_cpu
 
 
 def needs_averaging(a: Anatomy) -> bool:
@@ -47,7 +48,7 @@ def needs_averaging(a: Anatomy) -> bool:
         or None in a.owners.values()
         # There the plain model forgets gradients before a backward, as a part of the averaging
         # (case/lowering.py, ``before_backward``), which is left out under DDP.
-        or any(isinstance(u, Fsdp1Unit) and u.cpu_offload for u in a.options.values())
+        or (a.fsdp1 and any(map(lies_on_cpu, a.options.values())))
         or most_pending(case) > 1
     )
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker, _FSDPRefType
 from torch.distributed.fsdp import FSDPModule
+from torch.utils.checkpoint import checkpoint
 
 
 def peak(tracker: FSDPMemTracker, device: torch.device) -> int:
@@ -48,13 +49,12 @@ def tracks(function: Any) -> bool:
 
 def allocated(device: torch.device) -> int:
     """Bytes in use on a CUDA device before the training, its matrix library warmed up."""
-    # The first product has cuBLAS, of several rows with a bias cuBLASLt, allocate a workspace.
-    warm = nn.Linear(768, 768, device=device)
-    warm(torch.randn(4, 768, device=device)).sum().backward()
-    del warm
+    # Its first product with a bias has cuBLASLt allocate a workspace, in autograd's thread, too.
+    x = torch.randn(4, 768, device=device, requires_grad=True)
+    checkpoint(nn.Linear(768, 768).to(x), x, use_reentrant=True).sum().backward()
+    del x
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
-    torch.cuda.reset_accumulated_memory_stats(device)
     torch.cuda.reset_peak_memory_stats(device)
     return int(torch.cuda.memory_stats(device)["active_bytes.all.current"])
 

@@ -1,13 +1,15 @@
-"""Units whose memory comes to be in a forward under ``torch.inference_mode``."""
+"""What a forward under ``torch.inference_mode`` leaves for those that train."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.operations.forward import begun_in_inference
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.precision import computed_in
 from fsdpfuzz.case.units.sharding import is_whole
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class InferenceDimension(Hazard):
-    """Whether training goes on in memory that was made under ``torch.inference_mode``."""
+    """Memory and views that were made under ``torch.inference_mode`` while training goes on."""
 
     name = "inference"
     unit_features: ClassVar[Mapping[str, Feature]] = {
@@ -25,7 +27,13 @@ class InferenceDimension(Hazard):
             "memory into which a unit is gathered, or cast, comes to be under torch.inference_mode",
             group="Training",
             values=("off", "on", "one shard"),
-        )
+        ),
+        "recomputed_product": Feature(
+            about="on when a checkpoint that is not reentrant recomputes a product with a "
+            "parameter of the unit, by * or @: a gain, a matrix, an RMSNorm",
+            group="Training",
+            values=ON,
+        ),
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
@@ -39,3 +47,12 @@ class InferenceDimension(Hazard):
         # ``FSDPParamGroup.wait_for_unshard`` in fsdp/_fully_shard/_fsdp_param_group.py.
         way = "one shard" if not a.fsdp1 and a.shards(path) == 1 else "on"
         yield "inference_memory", way if path in begun_in_inference(a) and not bare else "off"
+        own = {p.fqn for p in a.owned[path]}
+        products = [
+            place.path
+            for place in a.places
+            if place.node is not None and place.node.multiplies()
+            if any(p.fqn in own for p in place.parameters)
+        ]
+        again = (c.path for c in a.case.checkpoints if c.recomputes and not c.reentrant)
+        yield "recomputed_product", on(any(within(p, at) for at in again for p in products))

@@ -50,10 +50,10 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
             how = "no"
             if unit == owner and _speaker(a, unit) in silent:
                 how = "alone"
-            elif node.on != "input" and module in _passing_on(a, place.path):
+            elif _of_output(node) and module in _passing_on(a, place.path):
                 if _recomputed(a, module, place.path):
                     how = "recomputed"
-                elif node.on == "output":
+                elif node.on != "no":
                     how = "first" if unit == owner else "apart"
             found[unit] = max(found.get(unit, "no"), how, key=_ORDER.index)
             if how == "apart" and owner is not None and a.unit_at.get(layer) == owner:
@@ -66,6 +66,11 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
                         found[unit] = "silent"
                 found[owner] = "below"
     return found
+
+
+def _of_output(node: SideOutput) -> bool:
+    """Whether what it keeps comes of what it puts out: its input may be that, too."""
+    return node.on != "input" or node.body.returns_its_input()
 
 
 # A recomputation calls fsdp1's hooks once more, and ends before the last of them.

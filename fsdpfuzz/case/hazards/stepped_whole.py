@@ -17,6 +17,7 @@ from fsdpfuzz.case.units.sharding import is_whole
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.operations import Op
 
 
 # Both APIs gather nothing for a unit that is whole (``FSDPParamGroup.unshard``, ``_unshard`` in
@@ -27,7 +28,7 @@ def stepped_whole(a: Anatomy) -> frozenset[str]:
 
     They have gradients, and something comes behind that would show the step.
     """
-    shows = [i for i, op in enumerate(a.case.program) if op.runs_model or op.wraps or op.results]
+    shows = [i for i, op in enumerate(a.case.program) if _shows(op)]
     steps = [
         i for i, op in enumerate(a.case.program) if op.steps_optimizer and i < max(shows, default=0)
     ]
@@ -42,6 +43,14 @@ def stepped_whole(a: Anatomy) -> frozenset[str]:
         kept = {*kept_whole(a), *alone}
         return frozenset(path for path in left if path in kept and not is_whole(a, path))
     return frozenset(path for path in left if left_by_forward(a, path) != "sharded")
+
+
+# Who changes parameters otherwise than by a step has them whole meanwhile, and fsdp1 writes back
+# what it took for whole.
+def _shows(op: Op) -> bool:
+    """Whether it tells of whole parameters, or changes them."""
+    changes = "param" in op.compared and not op.steps_optimizer
+    return changes or op.runs_model or op.wraps or bool(op.results)
 
 
 class SteppedWholeDimension(Hazard):

@@ -59,13 +59,17 @@ def repeated_places(a: Anatomy) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def called_units(a: Anatomy) -> frozenset[str]:
-    """Units that some forward of the program calls, on some rank."""
-    called: set[str] = set()
+    """Units that some forward calls, on some rank, whenever FSDP has made them anew."""
+    called: dict[int, set[str]] = {}
     for rank in a.telling_ranks:
-        for _, op, now in a.situations(rank):
-            if isinstance(op, Forward):
-                called.update(call.path for call in a.calls(op, now))
-    return frozenset(unit for module, unit in a.unit_at.items() if module in called)
+        made = called.setdefault(0, set())
+        for i, op, now in a.situations(rank):
+            if op.renews:
+                made = called.setdefault(i, set())
+            elif isinstance(op, Forward):
+                made.update(call.path for call in a.calls(op, now))
+    units = ({u for m, u in a.unit_at.items() if m in made} for made in called.values())
+    return frozenset(a.units).intersection(*units)
 
 
 @lru_cache(maxsize=64)
@@ -248,7 +252,9 @@ class UnitCallsDimension(Hazard):
             about="on when a unit's module returns its very input", group="Wrapping", values=ON
         ),
         "uncalled_unit": Feature(
-            about="on when no forward ever calls a unit", group="Wrapping", values=ON
+            about="on when no forward calls a unit, or none after FSDP has made it anew",
+            group="Wrapping",
+            values=ON,
         ),
         "late_unit": Feature(
             about="on when a backward without reduction ends before some unit has been called",
@@ -288,7 +294,9 @@ class UnitCallsDimension(Hazard):
             values=ON,
         ),
         "called": Feature(
-            about="off when no forward ever calls the unit", group="Wrapping", values=ON
+            about="off when no forward calls the unit, or none after FSDP has made it anew",
+            group="Wrapping",
+            values=ON,
         ),
         "left_out": Feature(
             about="on when the forwards before one backward call the unit, and those before the "

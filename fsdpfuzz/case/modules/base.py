@@ -252,9 +252,9 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Name of the module in it that is given its input by keyword alone; empty for none."""
         return ""
 
-    def calls_inside(self) -> bool:
-        """Whether it also calls a module that lies deeper in it than its children."""
-        return False
+    def called_inside(self) -> str:
+        """FQN of a module deeper in it than its children that it also calls; empty for none."""
+        return ""
 
     def repeats(self) -> bool:
         """Whether a forward calls what lies in it several times."""
@@ -262,6 +262,12 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
 
     def takes_lower_dtypes(self) -> bool:
         """Whether its parameters may have another dtype than its inputs, which it puts out."""
+        return False
+
+    # Autograd saves the other factor only if this one has a gradient function, or is a leaf that
+    # asks for one; for ``torch.nn.functional.linear``, or a LayerNorm, it saves it in any case.
+    def multiplies(self) -> bool:
+        """Whether it multiplies by a parameter of its own as tensors are: by ``*`` or ``@``."""
         return False
 
     def draws_random(self) -> bool:

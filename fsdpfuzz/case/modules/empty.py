@@ -26,6 +26,10 @@ class Empty(Leaf, tag="empty", frozen=True, kw_only=True):
         """No row of the width."""
         yield "rows", (0, width)
 
+    def multiplies(self) -> bool:
+        """By its rows."""
+        return True
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         return call("steps.modules.empty.Empty", width)

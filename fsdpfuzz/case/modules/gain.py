@@ -27,6 +27,10 @@ class Gain(Leaf, tag="gain", frozen=True, kw_only=True):
         """One element."""
         yield "gain", () if self.scalar else (1,)
 
+    def multiplies(self) -> bool:
+        """By its number."""
+        return True
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         return call("steps.modules.gain.Gain", *(() if self.scalar else (1,)))

@@ -59,6 +59,10 @@ class Matrix(NodeBase, tag="matrix", frozen=True, kw_only=True):
         own = grad and walk.own(path)
         return own | (yield from walk.visit(self.body, join(path, "body"), x, grad=grad))
 
+    def multiplies(self) -> bool:
+        """By its matrix."""
+        return True
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         out = self.body.width_after(width)

@@ -50,6 +50,10 @@ class Norm(Leaf, tag="norm", frozen=True, kw_only=True):
         """``RMSNorm`` has a name of its own for it."""
         return {"layer": "input", "rms": "x"}[self.variant]
 
+    def multiplies(self) -> bool:
+        """``nn.RMSNorm`` ends in a product with its weight."""
+        return self.variant == "rms" and self.affine
+
     def module(self, width: int, build: Build) -> Value:
         """PyTorch's own."""
         name = {"layer": "LayerNorm", "rms": "RMSNorm"}[self.variant]

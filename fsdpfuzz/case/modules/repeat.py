@@ -79,9 +79,9 @@ class Repeat(Around, tag="repeat", frozen=True, kw_only=True):
         """If the body does, unless a call without grad gives its result back detached."""
         return self.no_grad == "off" and self.body.returns_its_input()
 
-    def calls_inside(self) -> bool:
-        """If it calls the first child of its body by itself."""
-        return self.no_grad == "first_child"
+    def called_inside(self) -> str:
+        """The first child of its body, if it calls that by itself."""
+        return "body.0" if self.no_grad == "first_child" else ""
 
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsdpfuzz.case.units.backward_prefetch import BackwardPrefetch
 from fsdpfuzz.case.units.base import Option
-from fsdpfuzz.case.units.cpu_offload import CpuOffload
+from fsdpfuzz.case.units.cpu_offload import CpuOffload, lies_on_cpu
 from fsdpfuzz.case.units.forward_prefetch import ForwardPrefetch
 from fsdpfuzz.case.units.grouped import Grouped
 from fsdpfuzz.case.units.ignored import Ignored
@@ -66,6 +66,7 @@ __all__ = [
     "Placement",
     "Precision",
     "Sharding",
+    "lies_on_cpu",
     "options_configured",
     "options_read",
 ]

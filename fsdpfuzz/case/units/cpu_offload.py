@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.wrap import Unit
 
 
+def lies_on_cpu(unit: Unit) -> bool:
+    """Whether the shards of a unit, and the gradients of these, lie on the CPU."""
+    return unit.cpu_offload
+
+
 class CpuOffload(Option):
     """Whether a unit's shards live on the CPU."""
 

@@ -85,7 +85,7 @@ def called_apart(a: Anatomy, path: str) -> bool:
         return True
     outside = innermost(_holder(around), a.by_path) if around else None
     caller = None if outside is None else a.by_path[outside].node
-    return caller is not None and caller.calls_inside()
+    return caller is not None and bool(caller.called_inside())
 
 
 def _holder(path: str) -> str:

@@ -10,6 +10,17 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
+CYCLES = 20_000_000
+"""Of a GPU's clock: about ten milliseconds."""
+
+
+# Whoever reads what a stream writes, or takes memory that it still uses, without waiting for it,
+# mostly gets away with that where collectives are small.
+def linger(device: torch.device) -> None:
+    """Keeps the current stream of a GPU busy for a while."""
+    if device.type == "cuda":
+        torch.cuda._sleep(CYCLES)
+
 
 # Full of numbers, so that what is read before it is written shows.
 class OwnAllGather(AllGather):
@@ -27,6 +38,7 @@ class OwnAllGather(AllGather):
         async_op: bool = False,
     ) -> dist.Work | None:
         """From all ranks of the group."""
+        linger(input_tensor.device)
         return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
 
 
@@ -46,9 +58,15 @@ class OwnReduceScatter(ReduceScatter):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Over all ranks of the group."""
+        linger(input_tensor.device)
         return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)
 
 
 def halving() -> Callable[[Tensor], Any]:
     """A hook that halves gradients once they are reduced."""
-    return lambda reduced: reduced.mul_(0.5)
+
+    def halve(reduced: Tensor) -> None:
+        linger(reduced.device)
+        reduced.mul_(0.5)
+
+    return halve

@@ -9,10 +9,14 @@ import pytest
 
 from fsdpfuzz.case import (
     ITERATION,
+    Backward,
     CaseSpec,
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
+    Precision,
     Rebuild,
     RequiresGrad,
     Sharding,
@@ -23,6 +27,7 @@ from fsdpfuzz.case import (
     features,
     foreseen_rejections,
     lower,
+    unit_features,
 )
 from fsdpfuzz.case.communication import CommHook, Communication, CommunicationDimension
 from fsdpfuzz.case.mesh import Mesh
@@ -211,3 +216,28 @@ def test_plainer_hooks() -> None:
     ]
     (fact,) = CommunicationDimension().facts(given)
     assert fact == ("communication", "library comm hook, registered twice")
+
+
+LOWER = Precision(param="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("unit", "times", "expected"),
+    [
+        (Fsdp2Unit(path="0"), 1, "off"),
+        (Fsdp2Unit(path="0"), 2, "on"),
+        (Fsdp2Unit(path="0", precision=LOWER), 1, "on"),
+        (Fsdp2Unit(path="0", precision=Precision(reduce="float32", param="bfloat16")), 1, "off"),
+        (Fsdp2Unit(path="0", cpu_offload=True), 1, "on"),
+    ],
+)
+def test_nothing_keeps_the_memory_that_a_hook_is_given(
+    unit: Fsdp2Unit, times: int, expected: str
+) -> None:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""), unit))
+    given = msgspec.structs.replace(
+        case(Communication(hooked=True)), plan=plan, program=(Forward(), Backward()) * times
+    )
+    assert unit_features(anatomy(given), "0")["hooked_memory"] == expected
+    other = msgspec.structs.replace(given, communication=None)
+    assert unit_features(anatomy(other), "0")["hooked_memory"] == "off"

@@ -7,8 +7,12 @@ import pytest
 from fsdpfuzz.case import (
     Backward,
     CaseSpec,
+    Checkpoint,
     Forward,
+    Gain,
     Linear,
+    Node,
+    Norm,
     Plan,
     Precision,
     Rebuild,
@@ -21,6 +25,7 @@ from fsdpfuzz.case import (
     unit_features,
 )
 from fsdpfuzz.case.mesh import Mesh
+from fsdpfuzz.case.modules import Matrix
 from fsdpfuzz.case.operations import FullParams, Op, StateDict, Unshard
 from fsdpfuzz.case.recipe import With, call, walk
 from fsdpfuzz.errors import CaseError
@@ -29,6 +34,7 @@ from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 MODEL = Sequential(children=(Linear(out=4), Linear(out=4)))
 UNDER = Forward(grad=False, inference=True)
+BELOW = {"": "off", "0": "on"}
 TRAIN: tuple[Op, ...] = (Forward(), Backward(), Step())
 FIRST: tuple[Op, ...] = (UNDER, *TRAIN)
 LATER: tuple[Op, ...] = (*TRAIN, UNDER, *TRAIN)
@@ -124,3 +130,32 @@ def test_one_shard_is_apart_with_fsdp2() -> None:
 )
 def test_what_comes_between_a_forward_and_its_backward(program: tuple[Op, ...], how: str) -> None:
     assert features(make(fsdp2(""), program=program))["meanwhile"] == how
+
+
+MULTIPLIED = Sequential(children=(Linear(out=4), Sequential(children=(Gain(), Linear(out=4)))))
+
+
+@pytest.mark.parametrize(
+    ("model", "checkpoint", "expected"),
+    [
+        (MULTIPLIED, Checkpoint(path=""), {"": "on", "0": "off"}),
+        (MULTIPLIED, Checkpoint(path="1"), {"": "on", "0": "off"}),
+        (MULTIPLIED, Checkpoint(path="1.1"), {"": "off", "0": "off"}),
+        (MULTIPLIED, Checkpoint(path="1", reentrant=True), {"": "off", "0": "off"}),
+        (MULTIPLIED, Checkpoint(path="1", kind="offload"), {"": "off", "0": "off"}),
+        (Sequential(children=(Matrix(body=Linear(out=4)), Gain())), Checkpoint(path="0"), BELOW),
+        (Sequential(children=(Norm(variant="rms"), Gain())), Checkpoint(path="0"), BELOW),
+        (Sequential(children=(Norm(), Gain())), Checkpoint(path="0"), {"": "off", "0": "off"}),
+        (
+            Sequential(children=(Norm(variant="rms", affine=False), Gain())),
+            Checkpoint(path="0"),
+            {"": "off"},
+        ),
+    ],
+)
+def test_a_product_with_a_parameter_of_the_unit_is_recomputed(
+    model: Node, checkpoint: Checkpoint, expected: dict[str, str]
+) -> None:
+    paths = tuple(path for path in ("", "0") if path in expected)
+    a = anatomy(make(fsdp1(*paths), model=model, program=TRAIN, checkpoints=(checkpoint,)))
+    assert {path: unit_features(a, path)["recomputed_product"] for path in a.units} == expected

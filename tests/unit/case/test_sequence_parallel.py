@@ -19,6 +19,7 @@ from fsdpfuzz.case import (
     Node,
     Norm,
     Op,
+    Repeat,
     Residual,
     Sequential,
     Tokens,
@@ -206,6 +207,17 @@ def test_simpler_ones_have_whole_plain_data() -> None:
     assert all(map(is_sound, found))
     (words,) = TensorParallelDimension().facts(case)
     assert words[1].endswith("3 colwise, rows handed on, along 1, as DTensors")
+
+
+def test_what_a_module_calls_out_of_its_turn_is_given_whole() -> None:
+    norms = Sequential(children=(Norm(), Norm()))
+    parts = tuple(Parallel(module=f"0.body.{i}", style="sequence") for i in (0, 1))
+    for repeat, between in (
+        (Repeat(body=norms, times=1, no_grad="body"), {"0.body.0"}),
+        (Repeat(body=norms, times=1, no_grad="first_child"), set[str]()),
+    ):
+        case = cut(*parts, model=Sequential(children=(repeat,)))
+        assert handed_on(anatomy(case)).puts_out == between
 
 
 def test_what_experts_hand_on_in_them_is_whole() -> None:

@@ -53,6 +53,7 @@ BODY = Linear(out=3)
 ON_OUTPUT = SideOutput(body=BODY, on="output")
 ON_INPUT = SideOutput(body=BODY, on="input")
 NOTHING = SideOutput(body=Activation(), on="input")
+BEHIND = Sequential(children=(BODY, SideOutput(body=Idle(), on="input")))
 PLAIN = SideOutput(body=BODY)
 INSIDE, AROUND = Checkpoint(path="0"), Checkpoint(path="0", side="around")
 AROUND_IT = (
@@ -187,6 +188,14 @@ def test_it_puts_out_what_its_body_does() -> None:
         ),
         (fsdp1("", "0.layer"), ON_INPUT, {"frozen": FROZEN}, {"": "no"}),
         (fsdp1("", "0", "0.layer"), ON_OUTPUT, {}, {"0": "apart", "0.layer": "layer"}),
+        # What goes in comes out.
+        (fsdp2("", "1"), ON_INPUT, {"model": BEHIND}, {"": "apart", "1": "first"}),
+        (
+            fsdp1("", "1", "1.layer"),
+            ON_INPUT,
+            {"model": BEHIND},
+            {"": "apart", "1": "apart", "1.layer": "layer"},
+        ),
         # What is frozen lies in one flat parameter with what is trained.
         (
             Fsdp1Plan(units=(Fsdp1Unit(path="", use_orig_params=True),)),

@@ -9,6 +9,7 @@ from fsdpfuzz.case import (
     Backward,
     Dense,
     Forward,
+    Idle,
     Linear,
     Optimizer,
     Plan,
@@ -16,11 +17,13 @@ from fsdpfuzz.case import (
     RequiresGrad,
     Sequential,
     Step,
+    ZeroGrad,
     anatomy,
+    features,
     parameter_features,
 )
 from fsdpfuzz.case.modules import Lora
-from fsdpfuzz.case.operations import ClearGrad, Op
+from fsdpfuzz.case.operations import Apply, ClearGrad, Op, OptimState
 from tests.unit.case.test_hazards import LOAD, OWN, TRAIN, having, orig
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
@@ -94,3 +97,59 @@ def test_another_rank_makes_states_of_what_a_rank_has_none_of(
     a = anatomy(make(plan, model=ADAPTED, inputs=Dense(width=1, batch=1), program=program))
     told = {p.fqn: parameter_features(a, p.fqn)["unstepped"] for p in a.parameters}
     assert [fqn for fqn, value in told.items() if value == "elsewhere"] == expected
+
+
+def test_what_no_forward_reads_of_a_unit_is_not_stepped() -> None:
+    """A rank that has elements of nothing else makes states of all, another one does not."""
+    model = Sequential(children=(Idle(), Linear(out=1)))
+    given = make(
+        orig("", "0"),
+        model=model,
+        inputs=Dense(width=1, batch=1),
+        frozen=("1.weight",),
+        program=(*TRAIN, LOAD),
+    )
+    a = anatomy(given)
+    told = {p.fqn: parameter_features(a, p.fqn)["unstepped"] for p in a.parameters}
+    assert [fqn for fqn, value in told.items() if value == "elsewhere"] == ["0.idle.bias"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        # The second of two ranks has no element of the layer that was stepped, and makes states.
+        (orig("", ignored=("0",)), ["0.weight"]),
+        # Both have.
+        (fsdp1("", ignored=("0",)), ["0.weight"]),
+        (orig("", "0"), []),
+    ],
+)
+def test_nobody_hands_on_the_state_of_what_no_unit_manages(plan: Plan, expected: list[str]) -> None:
+    model = Sequential(children=(Linear(out=1, bias=False), Linear(out=1, bias=False)))
+    thaw = RequiresGrad(parameters=("0.weight",), value=True)
+    given = make(
+        plan,
+        model=model,
+        inputs=Dense(width=1, batch=1),
+        frozen=("0.weight",),
+        program=(*TRAIN, ZeroGrad(), thaw, OptimState(flatten=True, strict=False, fresh=True)),
+    )
+    assert having(given, "stateless") == expected
+
+
+@pytest.mark.parametrize(
+    ("plan", "shown", "expected"),
+    [
+        (fsdp1(""), (), "off"),
+        (fsdp1(""), (Apply(),), "on"),
+        (fsdp1(""), (Apply(), Step()), "on"),
+        (fsdp1(""), (Step(),), "off"),
+        (fsdp1(""), (Forward(),), "on"),
+        (fsdp2(""), (Forward(),), "on"),
+    ],
+)
+def test_what_shows_that_a_unit_was_whole_when_it_was_stepped(
+    plan: Plan, shown: tuple[Op, ...], expected: str
+) -> None:
+    program = (Forward(), Backward(), Forward(grad=False), Step(), *shown)
+    assert features(make(plan, model=Linear(out=1), program=program))["stepped_whole"] == expected

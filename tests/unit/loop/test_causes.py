@@ -79,6 +79,24 @@ def test_a_finding_that_goes_with_the_option_that_another_needs_is_the_same(benc
     assert not any(digest(other) in path.name for path in bench.archive.dropped)
 
 
+def test_the_case_of_one_that_differs_by_its_key_alone_stays(bench: Bench) -> None:
+    """An exception from the same place, on the other API, goes with the option, too."""
+    crash = Failure(type="RuntimeError", text="refused", place="torch/_ops.py:redispatch")
+    one = msgspec.structs.replace(finding("no_crash", kind="crash"), failure=crash)
+    other = msgspec.structs.replace(one, api="fsdp1")
+    first, second = summed(make_case((200,))), summed(make_case((3,), steps=3))
+
+    def judge(case: CaseSpec, _seen: Observation) -> Verdict:
+        if case.loss != "sum":
+            return verdict_of()
+        return verdict_of(other if is_long(case) else one)
+
+    bench.judge = judge
+    assert keys(met(bench, first, second)) == {one.key: (other.key,)}
+    assert second in [sighting.case for sighting in bench.archive.kept]
+    assert not any(digest(second) in path.name for path in bench.archive.dropped)
+
+
 def test_a_program_without_the_operation_of_one_finding_shows_another(bench: Bench) -> None:
     """Both need the option; the first shows at a state dict, of which the second has none."""
     saved = msgspec.structs.replace(BIG, op=1, operation="state_dict")
