@@ -62,6 +62,17 @@ FAULTS = (
         Edit(DCP + "_unflatten_model_state_dict", 'f"{next(iter(fqns))}."', '""'),
     ),
     fault(
+        "load_of_a_part_empties_the_rest",
+        "a full state dict that lacks entries is loaded with zeros in their place",
+        "state dict",
+        "fsdp2",
+        Edit(
+            DCP + "_load_model_state_dict",
+            "local_state_dict[fqn_with_prefix] = value",
+            "local_state_dict[fqn_with_prefix] = torch.zeros_like(value)",
+        ),
+    ),
+    fault(
         "full_load_not_written",
         "loading a full state dict changes nothing",
         "state dict",

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.case.modules.extra_state import STEPS, has_extra_state
-from fsdpfuzz.case.operations.state_dict import left_out, state_step
+from fsdpfuzz.case.operations.state_dict import UNTOUCHED, left_alone, left_out, state_step
 from fsdpfuzz.case.paths import innermost
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Items, Value, Variable, call, literal
 from fsdpfuzz.expect import is_cut
@@ -163,7 +163,7 @@ class StateDictRoundTrip(_StateValues):
     """What is loaded."""
 
     name = "state_dict_round_trip"
-    summary = "loaded into a model that differs everywhere, it restores every element"
+    summary = "loaded into a model that differs everywhere, it restores every element, no other"
     wrong = "does not restore the state dict that it saved"
     quantity = "reloaded"
 
@@ -180,13 +180,13 @@ class StateDictRoundTrip(_StateValues):
         new = shard_evidence(a, name, grads=False, model="loaded")
         old = shard_evidence(a, name, grads=False)
         saved = Variable("saved")
-        judge = (
-            *old.first,
-            Do(call=old.seen, into=(saved,)),
-            *(Do(call=v, into=(to,)) for v, to in zip(new.kept, new.into, strict=True)),
-            *new.first,
-            *new.differing(f"loaded {name}", saved),
-        )
+        differing = new.differing(f"loaded {name}", saved)
+        if finding.op is not None and name in left_alone(a, finding.op):
+            before = Do(call=call("torch.full_like", new.seen, UNTOUCHED), into=(saved,))
+            judge = (*new.first, before, *differing)
+            return Evidence(last=finding.op, seen=new.kept, judge=judge, into=new.into)
+        now = (Do(call=v, into=(to,)) for v, to in zip(new.kept, new.into, strict=True))
+        judge = (*old.first, Do(call=old.seen, into=(saved,)), *now, *new.first, *differing)
         return Evidence(last=finding.op, seen=old.kept, judge=judge, into=old.into)
 
 
@@ -196,13 +196,13 @@ def _worst(subject: Subject, quantity: Quantity) -> Comparison | None:
 
 
 def _detail(comparison: Comparison) -> str:
-    """What sort of deviation it is; a load that did nothing leaves zeros, or -1 for zeros."""
+    """What sort of deviation it is; ``zero`` is what a load leaves that did nothing."""
     if comparison.missing:
         return f"{comparison.missing}-missing"
     if not comparison.finite:
         return "not-finite"
     # What ``steps/state_dict.py:blank`` puts there before the load.
-    return "zero" if comparison.observed == 0.0 else "other"
+    return "zero" if comparison.observed in (0.0, UNTOUCHED) else "other"
 
 
 STATE_DICT = (StateDictKeys(), StateDictValues(), StateDictRoundTrip())

@@ -3,7 +3,7 @@
 The saved state dict is held to the plain model: the same keys, shapes and dtypes, and the
 reference's values. Then it is loaded into a model that is built and wrapped alike but
 differs in every element, and what this rank holds of that one must be what it holds of the
-saved one, bit for bit.
+saved one, bit for bit, or what it held before if the state dict has no entry of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fsdpfuzz.case import (
     coarsest_buffer,
 )
 from fsdpfuzz.case.checkpoints import names_are_prefixed
-from fsdpfuzz.case.operations.state_dict import saved_of
+from fsdpfuzz.case.operations.state_dict import UNTOUCHED, left_alone, saved_of
 from fsdpfuzz.case.strides import transposed, without_elements
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect import optional_keys, state_keys
@@ -201,12 +201,18 @@ class StateWatch:
         )
 
     def _same(self, saved: Sharded, loaded: Sharded, op: int) -> tuple[Comparison, ...]:
-        """What this rank holds of both models, which must be equal bit for bit."""
+        """What this rank holds of both models, which must be equal bit for bit.
+
+        Of what the state dict leaves out the second model must hold what it held before.
+        """
         batch = Batch("reloaded", op, 0.0, 0.0, exact=True)
         held = {shard.name: shard.values() for shard in saved.shards}
         buffers = buffers_of(saved.model)
-        restored = saved_of(self._a, op, (*held, *buffers))
+        restored, alone = saved_of(self._a, op, (*held, *buffers)), left_alone(self._a, op)
         for shard in loaded.shards:
+            if shard.name in alone:
+                untouched = torch.full_like(shard.values(), UNTOUCHED)
+                batch.add(shard.name, shard.values(), untouched)
             if shard.name not in restored:
                 continue
             value, right = shard.values(), held.get(shard.name)

@@ -39,11 +39,11 @@ def held(model: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def blank(model: nn.Module) -> nn.Module:
-    """The model with every element changed that is saved: zero, or -1 where it was zero."""
+def blank(model: nn.Module, fill: int = 0, other: int = -1) -> nn.Module:
+    """The model with every element changed that is saved: to ``fill``, or from it to ``other``."""
     for value in model.state_dict().values():
         if isinstance(value, Tensor):
-            value.copy_(torch.where(value == 0, -1, 0))
+            value.copy_(torch.where(value == fill, other, fill))
     # Of these the state dict has copies.
     for module in model.modules():
         if isinstance(module, ExtraState):

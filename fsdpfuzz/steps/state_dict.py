@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 # In place, so that what is tied stays tied.
 @torch.no_grad()
-def blank(model: nn.Module) -> nn.Module:
-    """The model with every element changed that is saved: zero, or -1 where it was zero."""
+def blank(model: nn.Module, fill: int = 0, other: int = -1) -> nn.Module:
+    """The model with every element changed that is saved: to ``fill``, or from it to ``other``."""
     for tensor in model.state_dict().values():
-        tensor.copy_(torch.where(tensor == 0, -1, 0))
+        tensor.copy_(torch.where(tensor == fill, other, fill))
     return model
 
 

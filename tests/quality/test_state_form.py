@@ -108,6 +108,26 @@ def test_the_state_of_one_module(
     assert_scripted(given, found, injection, tmp_path)
 
 
+EMPTIED = "benchmarks.faults.injections:load_of_a_part_empties_the_rest"
+PARTS = (
+    StateDict(submodule="1"),
+    StateDict(submodule="1", prefix="dropped"),
+    StateDict(submodule="1", cpu_offload=True),
+    StateDict(ignore_frozen=True),
+)
+
+
+@pytest.mark.parametrize("asked", PARTS, ids=lambda op: op.words())
+def test_what_is_not_loaded_stays_as_it_was(asked: StateDict, tmp_path: Path) -> None:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path="")))
+    given = msgspec.structs.replace(case(*ONCE, asked), plan=plan, frozen=("0.weight",))
+    assert judged(given).status == "passed"
+    found = judged(given, EMPTIED).findings[0]
+    assert found.key == "state_dict_round_trip/mismatch/fsdp2"
+    assert (found.name, found.expected) == ("0.weight", "-1")
+    assert_scripted(given, found, EMPTIED, tmp_path)
+
+
 @pytest.mark.parametrize("prefix", ["kept", "dropped"])
 def test_rank_0_has_the_state_of_one_module(prefix: Literal["kept", "dropped"]) -> None:
     given = of_one("full", prefix)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 
+UNTOUCHED = -1
+"""What a model holds before some of it is loaded: another number than zero, which a load might
+put where it has no entry."""
 _SUBMODULE = ("no", "prefix kept", "prefix dropped")
 
 
@@ -122,6 +125,11 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         """As ``LOCAL_STATE_DICT``."""
         return self.form == "local"
 
+    @property
+    def partial(self) -> bool:
+        """Whether it has only some of what is in the model, and a load leaves the rest alone."""
+        return self.ignore_frozen or bool(self.submodule)
+
     def on_rank0(self, a: Anatomy) -> bool:
         """Whether rank 0 alone gets it.
 
@@ -207,7 +215,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             given = call(state_step(a, "broadcast"), state, Variable("device"))
         # Into a model of its own, which differs everywhere: one that is loaded in vain is told from
         # it.
-        blank = call(state_step(a, "blank"), call("recipe.build", Variable("dtype")))
+        fill = (UNTOUCHED, 0) if self.partial else ()
+        blank = call(state_step(a, "blank"), call("recipe.build", Variable("dtype")), *fill)
         yield Do(call=call(f"recipe.{lowering.shard}", blank), into=(loaded,), who="fsdp")
         if self.given != "context":
             yield Do(call=call(f"{room}.set_form", loaded, self.form, **save), who="fsdp")
@@ -285,6 +294,16 @@ def saved_of(a: Anatomy, at: int, keys: Iterable[str]) -> frozenset[str]:
     if isinstance(op, StateDict):
         kept = frozenset(key for key in kept if within(key, op.submodule)) - left_out(a, at)
     return kept
+
+
+def left_alone(a: Anatomy, at: int) -> frozenset[str]:
+    """FQNs of the parameters of which the load at an operation has no entry, by any name."""
+    op = a.case.program[at]
+    if not isinstance(op, StateDict) or not op.partial:
+        return frozenset()
+    first = a.source | a.brought_ties
+    loaded = {first.get(key, key) for key in saved_of(a, at, (*a.by_fqn, *first))}
+    return frozenset(p.fqn for p in a.parameters if first.get(p.fqn, p.fqn) not in loaded)
 
 
 def saves_any(a: Anatomy, path: str) -> bool:
