@@ -41,7 +41,7 @@ def held(model: nn.Module) -> dict[str, Tensor]:
 @torch.no_grad()
 def blank(model: nn.Module, fill: int = 0, other: int = -1) -> nn.Module:
     """The model with every element changed that is saved: to ``fill``, or from it to ``other``."""
-    for value in model.state_dict().values():
+    for value in {id(value): value for value in model.state_dict(keep_vars=True).values()}.values():
         if isinstance(value, Tensor):
             value.copy_(torch.where(value == fill, other, fill))
     # Of these the state dict has copies.

@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-# In place, so that what is tied stays tied.
+# In place, so that what is tied stays tied; and once, by whatever names it is there.
 @torch.no_grad()
 def blank(model: nn.Module, fill: int = 0, other: int = -1) -> nn.Module:
     """The model with every element changed that is saved: to ``fill``, or from it to ``other``."""
-    for tensor in model.state_dict().values():
+    for tensor in dict.fromkeys(model.state_dict(keep_vars=True).values()):
         tensor.copy_(torch.where(tensor == fill, other, fill))
     return model
 

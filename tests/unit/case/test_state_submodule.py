@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from fsdpfuzz.case import (
     ITERATION,
@@ -20,12 +21,14 @@ from fsdpfuzz.case import (
     features,
     lower,
 )
-from fsdpfuzz.case.operations.state_dict import saved_of, saves_any
+from fsdpfuzz.case.operations.state_dict import left_alone, saved_of, saves_any
 from fsdpfuzz.case.recipe import Call, Do, Inside, Operation, Variable
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce import simpler
 from fsdpfuzz.reduce.tree import smaller_models
 from fsdpfuzz.repro import Context, render
+from fsdpfuzz.steps.extra_state import blank as blank_extra
+from fsdpfuzz.steps.state_dict import blank
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 INNER = Sequential(children=(Linear(out=2, bias=False), Norm()))
@@ -49,6 +52,47 @@ def test_it_goes_into_json_and_is_a_feature(asked: StateDict, value: str) -> Non
     assert decode(encode(given)) == given
     assert features(given)["state_submodule"] == value
     assert "state_submodule" not in features(case(StateDict(), plan=fsdp1("")))
+
+
+ALL = {"0.weight", "1.0.weight", "1.1.weight", "1.1.bias"}
+TIED = (Tie(source="0.weight", target="1.0.weight"),)
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "expected"),
+    [
+        (StateDict(), {}, set[str]()),
+        (StateDict(), {"frozen": ("0.weight",)}, set[str]()),
+        (StateDict(ignore_frozen=True), {"frozen": ("0.weight",)}, {"0.weight"}),
+        (StateDict(ignore_frozen=True), {}, set[str]()),
+        (KEPT, {}, {"0.weight"}),
+        (BARE, {}, {"0.weight"}),
+        (StateDict(submodule="0"), {}, ALL - {"0.weight"}),
+        # By the other name.
+        (KEPT, {"ties": TIED}, set[str]()),
+        (StateDict(submodule="1.1"), {"ties": TIED}, {"0.weight", "1.0.weight"}),
+        (
+            StateDict(submodule="1", ignore_frozen=True),
+            {"frozen": ("1.1.bias",)},
+            {"0.weight", "1.1.bias"},
+        ),
+    ],
+)
+def test_what_a_load_leaves_alone(
+    asked: StateDict, changes: dict[str, object], expected: set[str]
+) -> None:
+    assert left_alone(anatomy(case(asked, **changes)), 0) == expected
+
+
+def test_each_element_of_what_is_tied_changes_once() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    for blanked in (blank, blank_extra):
+        weights = torch.tensor([[1.0, -1.0], [0.0, 2.0]])
+        with torch.no_grad():
+            model[0].weight.copy_(weights)
+        assert blanked(model, -1, 0)[1].weight.tolist() == [[-1, 0], [-1, -1]]
+        assert blanked(model)[1].weight.tolist() == [[0, -1], [0, 0]]
 
 
 def test_of_several_the_furthest_is_told() -> None:
