@@ -284,6 +284,18 @@ FAULTS = (
         needs="gpu",
     ),
     fault(
+        "fsdp1_reduces_before_backward_is_over",
+        "gradients are reduced while backward is still writing them",
+        "fsdp1 runtime",
+        "fsdp1",
+        Edit(
+            RUNTIME + "_post_backward_hook",
+            "state._post_backward_stream.wait_stream(state._device_handle.current_stream())",
+            "None",
+        ),
+        needs="gpu",
+    ),
+    fault(
         "fsdp1_offloaded_gradient_not_waited_for",
         "with CPU offload the optimizer reads gradients that are still being copied",
         "offload",

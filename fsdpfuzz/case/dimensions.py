@@ -15,6 +15,7 @@ from fsdpfuzz.case.hazards import HAZARDS
 from fsdpfuzz.case.inputs import InputsDimension
 from fsdpfuzz.case.keep_unsharded_storage import KeepUnshardedStorageDimension
 from fsdpfuzz.case.keyword_input import KeywordInputDimension
+from fsdpfuzz.case.lag import LagDimension
 from fsdpfuzz.case.loss import LossDimension
 from fsdpfuzz.case.masked import MaskedDimension
 from fsdpfuzz.case.mem_tracker import MemTrackerDimension
@@ -66,6 +67,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     StridesDimension(),
     GradScalerDimension(),
     StoredLowDimension(),
+    LagDimension(),
     *HAZARDS,
 )
 DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))

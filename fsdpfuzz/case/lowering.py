@@ -17,6 +17,7 @@ from fsdpfuzz.case.flow import Situation
 from fsdpfuzz.case.grad_scaler import scaler_made_again, scaler_of
 from fsdpfuzz.case.keyword_input import named
 from fsdpfuzz.case.lacking import graded_together
+from fsdpfuzz.case.lag import lagging
 from fsdpfuzz.case.loss import output_of
 from fsdpfuzz.case.micro_batches import told
 from fsdpfuzz.case.modules.method import METHOD
@@ -357,7 +358,8 @@ class Lowering:
     def _operation(self, i: int, op: Op) -> Operation:
         # Each operation is made under the plan that holds by then.
         self._op, self.a = i, self._first.at(i)
-        return Operation(op=i, name=op.kind(), body=tuple(op.steps(self)))
+        body = (*lagging(self.a.case, op), *op.steps(self))
+        return Operation(op=i, name=op.kind(), body=body)
 
     def _unsynchronised(self, body: tuple[Statement, ...]) -> Unsynchronised:
         # The same body serves both: FSDP reads its flags in backward (``_sync_gradients``, and

@@ -79,6 +79,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """What the program calls gets its input by keyword: ``model(x=x)``."""
     grad_scaler: GradScaler | None = None
     """What losses and steps go through; None for nothing."""
+    lag: bool = False
+    """Whether computation of FSDP's model begins late, on a GPU."""
 
     @property
     def api(self) -> Api:

@@ -9,11 +9,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState
 
+from fsdpfuzz.steps.lag import linger
+
 
 def register(unit: Any, halves: bool = False) -> None:
     """Registers a hook that averages gradients as FSDP does, and ``halves`` them if asked to."""
 
     def reduce(group: dist.ProcessGroup, grad: Tensor, shard: Tensor | None = None) -> None:
+        linger(grad.device)
         grad.div_(2 * group.size() if halves else group.size())
         if shard is None:  # the unit is not sharded
             dist.all_reduce(grad, group=group)

@@ -10,16 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
-CYCLES = 20_000_000
-"""Of a GPU's clock: about ten milliseconds."""
-
-
-# Whoever reads what a stream writes, or takes memory that it still uses, without waiting for it,
-# mostly gets away with that where collectives are small.
-def linger(device: torch.device) -> None:
-    """Keeps the current stream of a GPU busy for a while."""
-    if device.type == "cuda":
-        torch.cuda._sleep(CYCLES)
+from fsdpfuzz.steps.lag import linger
 
 
 # Full of numbers, so that what is read before it is written shows.

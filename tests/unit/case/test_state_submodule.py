@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -84,15 +86,19 @@ def test_what_a_load_leaves_alone(
     assert left_alone(anatomy(case(asked, **changes)), 0) == expected
 
 
-def test_each_element_of_what_is_tied_changes_once() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2))
-    model[1].weight = model[0].weight
-    for blanked in (blank, blank_extra):
-        weights = torch.tensor([[1.0, -1.0], [0.0, 2.0]])
-        with torch.no_grad():
-            model[0].weight.copy_(weights)
-        assert blanked(model, -1, 0)[1].weight.tolist() == [[-1, 0], [-1, -1]]
-        assert blanked(model)[1].weight.tolist() == [[0, -1], [0, 0]]
+@pytest.mark.parametrize("blanked", [blank, blank_extra], ids=["plain", "extra state"])
+def test_each_element_of_what_is_tied_changes_once(
+    blanked: Callable[..., torch.nn.Module],
+) -> None:
+    first, second = torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2)
+    second.weight = first.weight
+    model = torch.nn.Sequential(first, second)
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor([[1.0, -1.0], [0.0, 2.0]]))
+    blanked(model, -1, 0)
+    assert second.weight.tolist() == [[-1, 0], [-1, -1]]
+    blanked(model)
+    assert second.weight.tolist() == [[0, -1], [0, 0]]
 
 
 def test_of_several_the_furthest_is_told() -> None:
