@@ -384,18 +384,6 @@ FAULTS = (
         silent=False,
     ),
     fault(
-        "fsdp2_gathers_before_the_step_is_over",
-        "forward gathers parameters that the optimizer is still writing",
-        "fsdp2 runtime",
-        "fsdp2",
-        Edit(
-            "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._root_pre_forward",
-            "self._comm_ctx.all_gather_copy_in_stream.wait_stream(current_stream)",
-            "None",
-        ),
-        needs="gpu",
-    ),
-    fault(
         "fsdp2_reduces_before_backward_is_over",
         "gradients are reduced while backward is still writing them",
         "fsdp2 runtime",

@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 
 # FSDP gathers and reduces on streams of its own. Small layers are done before these begin, and
-# whoever forgets to wait for them gets away with it.
+# whoever forgets to wait for them gets away with it. Not
+# before a step: what that leaves is compared at once, which waits for all.
 class LagDimension(Dimension):
     """Whether FSDP's computation lags behind its collectives; on a CPU it never does."""
 
     name = "lag"
     features: ClassVar[Mapping[str, Feature]] = {
         "lag": Feature(
-            about="on when each forward, backward and step of FSDP's model begins late on a GPU, "
-            "so that collectives run ahead of it",
+            about="on when each forward and backward of FSDP's model begins late on a GPU, so "
+            "that collectives run ahead of it",
             group="Training",
             values=ON,
         )
@@ -52,5 +53,5 @@ class LagDimension(Dimension):
 
 def lagging(case: CaseSpec, op: Op) -> Iterator[Do]:
     """What keeps the stream busy that an operation computes on."""
-    if case.lag and (op.runs_model or op.gives_gradients or op.steps_optimizer):
+    if case.lag and (op.runs_model or op.gives_gradients):
         yield Do(call=call("steps.lag.linger", Variable("device")), who="fsdp")

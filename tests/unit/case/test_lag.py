@@ -42,7 +42,7 @@ def test_what_computes_begins_late_for_fsdp_alone(plan: Plan) -> None:
                 if name == "steps.lag.linger":
                     assert arguments == (Variable("device"),)
                     late.append((part.name, first.who))
-    assert late == [("forward", "fsdp"), ("backward", "fsdp"), ("step", "fsdp")]
+    assert late == [("forward", "fsdp"), ("backward", "fsdp")]
 
 
 def test_it_shrinks_to_computation_in_time() -> None:
@@ -54,7 +54,7 @@ def test_it_shrinks_to_computation_in_time() -> None:
 def test_a_script_waits_as_the_ranks_do() -> None:
     context = Context(torch="", backend="nccl", environment=())
     text = render(make(fsdp2(""), program=PROGRAM, lag=True), None, context)
-    assert text.count("torch.cuda._sleep(20000000)") == 3
+    assert text.count("torch.cuda._sleep(20000000)") == 2
 
 
 def test_a_cpu_does_not_wait() -> None:
