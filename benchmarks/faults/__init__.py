@@ -19,6 +19,7 @@ from benchmarks.faults import (
     programs,
     reduction,
     saving,
+    streams,
     wrapping,
 )
 from benchmarks.faults._edit import Edit, EditError, Fault, changed_code, chosen, inject
@@ -37,6 +38,7 @@ for _module in (
     models,
     wrapping,
     parallel,
+    streams,
 ):
     for _fault in _module.FAULTS:
         if _fault.id in FAULTS:

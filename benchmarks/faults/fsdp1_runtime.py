@@ -271,44 +271,6 @@ FAULTS = (
         ),
     ),
     fault(
-        "fsdp1_gathers_before_the_step_is_over",
-        "forward gathers parameters that the optimizer is still writing",
-        "fsdp1 runtime",
-        "fsdp1",
-        Edit(
-            RUNTIME + "_wait_for_computation_stream",
-            "unshard_stream.wait_stream(computation_stream)",
-            "None",
-            among=1,
-        ),
-        needs="gpu",
-    ),
-    fault(
-        "fsdp1_reduces_before_backward_is_over",
-        "gradients are reduced while backward is still writing them",
-        "fsdp1 runtime",
-        "fsdp1",
-        Edit(
-            RUNTIME + "_post_backward_hook",
-            "state._post_backward_stream.wait_stream(state._device_handle.current_stream())",
-            "None",
-        ),
-        needs="gpu",
-    ),
-    fault(
-        "fsdp1_offloaded_gradient_not_waited_for",
-        "with CPU offload the optimizer reads gradients that are still being copied",
-        "offload",
-        "fsdp1",
-        Edit(
-            RUNTIME + "_post_backward_final_callback",
-            "if root_state.cpu_offload.offload_params:\n"
-            "    state._device_handle.current_stream().synchronize()",
-            "pass",
-        ),
-        needs="gpu",
-    ),
-    fault(
         "fsdp1_buffers_not_cast",
         "buffer_dtype of the mixed-precision policy has no effect",
         "mixed precision",

@@ -383,29 +383,4 @@ FAULTS = (
         ),
         silent=False,
     ),
-    fault(
-        "fsdp2_reduces_before_backward_is_over",
-        "gradients are reduced while backward is still writing them",
-        "fsdp2 runtime",
-        "fsdp2",
-        Edit(
-            "torch.distributed.fsdp._fully_shard._fsdp_collectives:foreach_reduce",
-            "reduce_scatter_stream.wait_stream(current_stream)",
-            "None",
-        ),
-        needs="gpu",
-    ),
-    fault(
-        "fsdp2_streams_not_joined",
-        "forward reads a unit's parameters before they are gathered",
-        "fsdp2 runtime",
-        "fsdp2",
-        Edit(
-            "torch.distributed.fsdp._fully_shard._fsdp_collectives:foreach_all_gather_copy_out",
-            "if all_gather_event is not None:\n"
-            "    device_handle.current_stream().wait_event(all_gather_event)",
-            "pass",
-        ),
-        needs="gpu",
-    ),
 )
