@@ -62,6 +62,11 @@ def test_a_file_is_of_one_api(file: str, group: str) -> None:
 def test_a_function_without_a_reason_says_so() -> None:
     assert reason_for("distributed/fsdp/_fully_shard/x.py", "SymmMemAllGather.f") == "needs NVLink"
     assert reason_for("distributed/fsdp/wrap.py", "_or_policy") == UNKNOWN
+    # Some of it is drawn, and what is not is no longer said to have a reason.
+    made = "distributed/_composable/replicate_with_fsdp.py"
+    assert reason_for(made, "_validate_mesh") == UNKNOWN
+    assert reason_for(made.replace("_with_fsdp", ""), "DDP.__new__").startswith("DDP's")
+    assert reason_for("distributed/fsdp/sharded_grad_scaler.py", "ShardedGradScaler.f") == UNKNOWN
 
 
 def test_it_finds_the_library_beside_its_own_name() -> None:
