@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 # FSDP gathers and reduces on streams of its own. Small layers are done before these begin, and
-# whoever forgets to wait for them gets away with it. Not
-# before a step: what that leaves is compared at once, which waits for all.
+# whoever forgets to wait for them gets away with it. Not before a step: what that leaves is
+# compared at once, which waits for all.
 class LagDimension(Dimension):
     """Whether FSDP's computation lags behind its collectives; on a CPU it never does."""
 
