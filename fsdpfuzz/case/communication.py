@@ -12,7 +12,7 @@ from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.divide_factor import scaled
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.paths import within
-from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, call
+from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, Variable, call
 from fsdpfuzz.case.units import lies_on_cpu
 from fsdpfuzz.case.units.precision import reduced_in
 from fsdpfuzz.case.units.replicas import belongs_to
@@ -227,7 +227,11 @@ class CommunicationDimension(Dimension):
                 name = ".set_allocate_memory_from_process_group_for_comm"
                 calls.append(call(name, unit, True))
             if told.hooked:
-                calls.append(call(".set_all_reduce_hook", unit, call(f"{_STEPS}.halving")))
+                calls.append(
+                    call(
+                        ".set_all_reduce_hook", unit, call(f"{_STEPS}.halving", Variable("device"))
+                    )
+                )
             for made in calls:
                 yield Do(call=made, who="fsdp")
 

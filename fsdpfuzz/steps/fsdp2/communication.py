@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
-from fsdpfuzz.steps.lag import linger
+from fsdpfuzz.steps.lag import CYCLES, linger
 
 
 # Full of numbers, so that what is read before it is written shows.
@@ -53,11 +53,9 @@ class OwnReduceScatter(ReduceScatter):
         return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)
 
 
-def halving() -> Callable[[Tensor], Any]:
-    """A hook that halves gradients once they are reduced."""
-
-    def halve(reduced: Tensor) -> None:
-        linger(reduced.device)
-        reduced.mul_(0.5)
-
-    return halve
+def halving(device: torch.device) -> Callable[[Tensor], Any]:
+    """A hook that halves gradients once they are reduced, and takes its time on a GPU."""
+    # An expression, in which `linger` cannot stand: it falls away from scripts for a CPU.
+    return lambda reduced: (
+        (torch.cuda._sleep(CYCLES) if device.type == "cuda" else None) or reduced.mul_(0.5)
+    )

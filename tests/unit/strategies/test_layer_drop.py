@@ -44,5 +44,5 @@ def test_they_shrink_to_two_layers_both_of_which_the_first_forward_calls() -> No
     def simple(case: CaseSpec) -> bool:
         return case.model == LayerDrop(children=(layer, layer)) and len(case.program) <= 3
 
-    shrinks_to(simple, cases(apis=("fsdp2",)), lambda case: bool(nodes(case)), start=1)
+    shrinks_to(simple, cases(apis=("fsdp2",)), lambda case: bool(nodes(case)), start=2)
     assert nodes(minimal(cases())) == []
