@@ -15,7 +15,7 @@ from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, Variable, call
 from fsdpfuzz.case.units import lies_on_cpu
 from fsdpfuzz.case.units.precision import reduced_in
-from fsdpfuzz.case.units.replicas import belongs_to
+from fsdpfuzz.case.units.replicas import belongs_to, is_replica
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.errors import CaseError
 
@@ -161,7 +161,9 @@ class CommunicationDimension(Dimension):
             return
         unit, told = a.options[path], a.case.communication
         moved = lies_on_cpu(unit) or reduced_in(unit) not in (None, "float32")
-        hooked = told is not None and told.hooked
+        # Of what is reduced over replicas, too, FSDP2 keeps the memory until that has ended.
+        alone = a.case.mesh is None and not is_replica(unit)
+        hooked = told is not None and told.hooked and alone
         yield "hooked_memory", on(hooked and bool(moved or path in reduced_again(a)))
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:

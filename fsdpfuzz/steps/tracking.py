@@ -49,7 +49,7 @@ def tracks(function: Any) -> bool:
 
 def allocated(device: torch.device) -> int:
     """Bytes in use on a CUDA device before the training, its matrix library warmed up."""
-    # Its first product with a bias has cuBLASLt allocate a workspace, in autograd's thread, too.
+    # For a thread's first product with a bias cuBLASLt allocates a workspace; autograd has its own.
     x = torch.randn(4, 768, device=device, requires_grad=True)
     checkpoint(nn.Linear(768, 768).to(x), x, use_reentrant=True).sum().backward()
     del x

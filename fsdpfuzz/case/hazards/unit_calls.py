@@ -62,7 +62,7 @@ def called_units(a: Anatomy) -> frozenset[str]:
     """Units that some forward calls, on some rank, whenever FSDP has made them anew."""
     called: dict[int, set[str]] = {}
     for rank in a.telling_ranks:
-        made = called.setdefault(0, set())
+        made = called.setdefault(-1, set())
         for i, op, now in a.situations(rank):
             if op.renews:
                 made = called.setdefault(i, set())
@@ -252,7 +252,7 @@ class UnitCallsDimension(Hazard):
             about="on when a unit's module returns its very input", group="Wrapping", values=ON
         ),
         "uncalled_unit": Feature(
-            about="on when no forward calls a unit, or none after FSDP has made it anew",
+            about="on when no forward calls a unit between the times that FSDP makes it",
             group="Wrapping",
             values=ON,
         ),
@@ -294,7 +294,7 @@ class UnitCallsDimension(Hazard):
             values=ON,
         ),
         "called": Feature(
-            about="off when no forward calls the unit, or none after FSDP has made it anew",
+            about="off when no forward calls the unit between the times that FSDP makes it",
             group="Wrapping",
             values=ON,
         ),

@@ -239,5 +239,12 @@ def test_nothing_keeps_the_memory_that_a_hook_is_given(
         case(Communication(hooked=True)), plan=plan, program=(Forward(), Backward()) * times
     )
     assert unit_features(anatomy(given), "0")["hooked_memory"] == expected
-    other = msgspec.structs.replace(given, communication=None)
-    assert unit_features(anatomy(other), "0")["hooked_memory"] == "off"
+    replicated = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0", replicated=True)))
+    for kept in (
+        {"communication": None},
+        {"mesh": Mesh(replicate=2, shard=1)},
+        {"mesh": Mesh(replicate=1, shard=2)},
+        {"plan": replicated},
+    ):
+        other = msgspec.structs.replace(given, **kept)
+        assert unit_features(anatomy(other), "0")["hooked_memory"] == "off"

@@ -21,7 +21,8 @@ from fsdpfuzz.case.operations import Clip, ZeroGrad
 from fsdpfuzz.case.recipe import Call, Do, Operation, Variable
 from fsdpfuzz.reduce import simpler
 from fsdpfuzz.repro import Context, render
-from fsdpfuzz.steps.lag import linger
+from fsdpfuzz.steps.fsdp2.communication import halving
+from fsdpfuzz.steps.lag import CYCLES, linger
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 PROGRAM = (Forward(), Backward(), Clip(max_norm=1.0), Step(), ZeroGrad())
@@ -57,5 +58,13 @@ def test_a_script_waits_as_the_ranks_do() -> None:
     assert text.count("torch.cuda._sleep(20000000)") == 2
 
 
-def test_a_cpu_does_not_wait() -> None:
+def test_only_a_gpu_is_kept_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+    monkeypatch.setattr(torch.cuda, "_sleep", waited.append)
     linger(torch.device("cpu"))
+    assert waited == []
+    linger(torch.device("cuda"))
+    halved = halving(torch.device("cuda"))(torch.ones(1))
+    assert waited == [CYCLES, CYCLES]
+    assert halved.tolist() == halving(torch.device("cpu"))(torch.ones(1)).tolist() == [0.5]
+    assert waited == [CYCLES, CYCLES]

@@ -79,3 +79,16 @@ def test_what_is_read_under_another_name_of_a_tie_is_stepped() -> None:
     assert unit_features(a, "")["gradient"] == "on"
     # Of the bias alone there is no state.
     assert features(a.case)["rebuilt_state"] == "part"
+
+
+def test_a_unit_is_called_only_if_it_is_whenever_it_was_made() -> None:
+    given = case(asynchronous=False)
+    again = Rebuild(plan=given.plan)
+    for program, called in (
+        (ITERATION, "on"),
+        ((*ITERATION, again), "off"),
+        ((again, *ITERATION), "off"),
+        ((*ITERATION, again, *ITERATION), "on"),
+    ):
+        a = anatomy(msgspec.structs.replace(given, program=program))
+        assert {unit_features(a, path)["called"] for path in a.units} == {called}
