@@ -27,6 +27,7 @@ from fsdpfuzz.case.hazards.stepped_whole import SteppedWholeDimension
 from fsdpfuzz.case.hazards.unfinished import UnfinishedDimension
 from fsdpfuzz.case.hazards.unit_calls import UnitCallsDimension, called_units, identity_units
 from fsdpfuzz.case.hazards.unrestored import UnrestoredDimension
+from fsdpfuzz.case.hazards.vain_gathers import VainGathersDimension
 
 HAZARDS: tuple[Dimension, ...] = (
     FewElementsDimension(),
@@ -43,6 +44,7 @@ HAZARDS: tuple[Dimension, ...] = (
     OwnStateDimension(),
     SideLossDimension(),
     OffloadedInputDimension(),
+    VainGathersDimension(),
 )
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
@@ -15,10 +15,11 @@ from fsdpfuzz.case.modules import Branches, Repeat
 from fsdpfuzz.case.operations import Forward
 from fsdpfuzz.case.paths import innermost, within
 from fsdpfuzz.case.sides import side_of
-from fsdpfuzz.case.units.prefetch_list import listed_in_backward
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
+    from fsdpfuzz.case.operations import Op
 
 
 # What FSDP does before a unit's backward hangs on its outputs, what it does afterwards on its
@@ -185,38 +186,27 @@ def units_left_behind(a: Anatomy) -> frozenset[str]:
     return frozenset(found)
 
 
-# ``FSDPState._pre_backward`` in fsdp/_fully_shard/_fsdp_state.py gathers ahead what a list names,
-# or what was called before in forward: whether a backward comes to it, it does not ask.
-@lru_cache(maxsize=64)
-def units_gathered_in_vain(a: Anatomy) -> frozenset[str]:
-    """Units of fsdp2 that a backward may gather ahead without coming to them, before a forward."""
-    found: set[str] = set()
-    for rank in a.telling_ranks if not a.fsdp1 else ():
-        called: set[str] = set()
-        reached: set[str] = set()
-        in_vain: set[str] = set()
-        for i, op, now in a.situations(rank):
-            b = a.at(i)
-            if isinstance(op, Forward) and op.waits:
-                found |= in_vain
-                requires_grad = requires(b, now)
-                trained = [p.fqn for p in b.parameters if p.used and requires_grad(p.fqn)]
-                for call in b.calls(op, now):
-                    if call.path in b.unit_at:
-                        unit = b.unit_at[call.path]
-                        called.add(unit)
-                        if call.input_grad or any(within(fqn, call.path) for fqn in trained):
-                            reached.add(unit)
-            elif op.gives_gradients:
-                lists = listed_in_backward(b)
-                ahead = (lists.get(unit, ()) for unit in reached)
-                in_vain = called.union(*ahead) - reached if reached else set()
-                called.clear()
-                reached.clear()
-            else:
-                # It takes its time, by which what was gathered is there.
-                in_vain.clear()
-    return frozenset(found)
+class UnitsOfAForward(NamedTuple):
+    """Units that a forward calls, and those of them that a backward comes to."""
+
+    called: frozenset[str]
+    reached: frozenset[str]
+
+
+def units_of_a_forward(a: Anatomy, op: Op, now: Situation) -> UnitsOfAForward:
+    """The units of one operation; none if it is no forward."""
+    called: set[str] = set()
+    reached: set[str] = set()
+    if isinstance(op, Forward):
+        requires_grad = requires(a, now)
+        trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
+        for call in a.calls(op, now):
+            if call.path in a.unit_at:
+                unit = a.unit_at[call.path]
+                called.add(unit)
+                if call.input_grad or any(within(fqn, call.path) for fqn in trained):
+                    reached.add(unit)
+    return UnitsOfAForward(frozenset(called), frozenset(reached))
 
 
 # ``_register_pre_backward_hooks`` in fsdp/_runtime_utils.py takes back for each call with grad that
@@ -310,13 +300,6 @@ class UnitCallsDimension(Hazard):
             group="Wrapping",
             values=ON,
         ),
-        "gathered_in_vain": Feature(
-            about="on when a backward may gather the unit ahead without coming to it, and a "
-            "forward follows at once (fsdp2 only)",
-            group="Wrapping",
-            values=ON,
-            apis=("fsdp2",),
-        ),
         "forgotten": Feature(
             about="on when outputs of the unit before a backward require grad, and the last one "
             "does not (fsdp1 only)",
@@ -353,7 +336,6 @@ class UnitCallsDimension(Hazard):
         if a.fsdp1:
             yield "forgotten", on(path in units_forgotten(a))
         else:
-            yield "gathered_in_vain", on(path in units_gathered_in_vain(a))
             # Post-backward hangs on the unit's inputs (``_register_post_backward_hook`` in
             # fsdp/_fully_shard/_fsdp_param_group.py), so it may run before any saved tensor is
             # asked for.

@@ -18,7 +18,7 @@ from fsdpfuzz.case import (
     anatomy,
     unit_features,
 )
-from fsdpfuzz.case.hazards.unit_calls import units_gathered_in_vain
+from fsdpfuzz.case.hazards.vain_gathers import vain_gathers
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 CHAIN = Sequential(children=(Linear(out=4, bias=False), Linear(out=4, bias=False)))
@@ -46,15 +46,40 @@ def test_first_units_that_are_frozen(
 ) -> None:
     case = make(fsdp2("", "0", "1"), model=CHAIN, program=program, frozen=frozen)
     a = anatomy(case)
-    assert units_gathered_in_vain(a) == expected
+    assert vain_gathers(a).units == expected
     assert unit_features(a, "0")["gathered_in_vain"] == ("on" if expected else "off")
+
+
+TWICE: tuple[Op, ...] = (Forward(), Backward(again=True))
+
+
+@pytest.mark.parametrize(
+    ("program", "frozen", "expected"),
+    [
+        (TWICE, ("0.weight",), {"", "1"}),
+        ((Forward(), Forward(), Backward(), Backward()), ("0.weight",), {"", "1"}),
+        # A forward waits for all that computation has come to.
+        (AGAIN, ("0.weight",), set()),
+        # Between the two something takes its time.
+        ((Forward(), Forward(), Backward(), Step(), Backward()), ("0.weight",), set()),
+        (TWICE, (), set()),
+        (TWICE, ("0.weight", "1.weight"), set()),
+    ],
+)
+def test_another_backward_follows(
+    program: tuple[Op, ...], frozen: tuple[str, ...], expected: set[str]
+) -> None:
+    case = make(fsdp2("", "0", "1"), model=CHAIN, program=program, frozen=frozen)
+    a = anatomy(case)
+    assert vain_gathers(a).reached_next == expected
+    assert unit_features(a, "1")["behind_vain_gather"] == ("on" if expected else "off")
 
 
 def test_backward_comes_to_it_for_its_input() -> None:
     data = Dense(width=4, requires_grad=True)
     plan = fsdp2("", "0", "1")
     case = make(plan, model=CHAIN, program=AGAIN, frozen=("0.weight",), inputs=data)
-    assert units_gathered_in_vain(anatomy(case)) == set()
+    assert vain_gathers(anatomy(case)).units == set()
 
 
 def test_what_a_list_names_and_no_forward_calls() -> None:
@@ -65,11 +90,11 @@ def test_what_a_list_names_and_no_forward_calls() -> None:
         Fsdp2Unit(path="1", prefetched_in_backward=("0.idle",)),
     )
     case = make(Fsdp2Plan(units=units), model=model, program=AGAIN)
-    assert units_gathered_in_vain(anatomy(case)) == {"0.idle"}
+    assert vain_gathers(anatomy(case)).units == {"0.idle"}
 
 
 def test_of_fsdp1_nothing_is_said() -> None:
     case = make(fsdp1("", "0", "1"), model=CHAIN, program=AGAIN, frozen=("0.weight",))
     a = anatomy(case)
-    assert units_gathered_in_vain(a) == set()
+    assert vain_gathers(a).units == set()
     assert "gathered_in_vain" not in unit_features(a, "0")

@@ -1,0 +1,98 @@
+"""Units that a backward gathers ahead and never comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.hazards.unit_calls import units_of_a_forward
+from fsdpfuzz.case.units.prefetch_list import listed_in_backward
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+
+@dataclass(frozen=True)
+class VainGathers:
+    """Units of fsdp2 that a backward may gather ahead without coming to them, and what follows."""
+
+    units: frozenset[str] = frozenset()
+    """Those, where a forward follows at once."""
+    reached_next: frozenset[str] = frozenset()
+    """Those that another backward reaches at once."""
+
+
+# ``FSDPState._pre_backward`` in fsdp/_fully_shard/_fsdp_state.py gathers ahead what a list names,
+# or what was called before in forward: whether a backward comes to it, it does not ask.
+@lru_cache(maxsize=64)
+def vain_gathers(a: Anatomy) -> VainGathers:
+    """What the backwards gather in vain."""
+    found: set[str] = set()
+    reached_next: set[str] = set()
+    for rank in a.telling_ranks if not a.fsdp1 else ():
+        called: set[str] = set()
+        reached: set[str] = set()
+        in_vain: set[str] = set()
+        over = False
+        for i, op, now in a.situations(rank):
+            b = a.at(i)
+            if op.waits:
+                # It waits for what computation has come to, and so do its own all-gathers.
+                found |= in_vain
+                in_vain.clear()
+                if over:
+                    reached.clear()
+                over = False
+                units = units_of_a_forward(b, op, now)
+                called |= units.called
+                reached |= units.reached
+            elif op.gives_gradients:
+                lists = listed_in_backward(b)
+                ahead = [lists.get(unit, ()) for unit in reached]
+                for _ in range(2 if op.goes_back_twice else 1):
+                    reached_next |= reached if in_vain else set()
+                    in_vain = called.union(*ahead) - reached if reached else set()
+                    # The order of the forwards is forgotten when a backward ends.
+                    called.clear()
+                over = True
+            else:
+                # It takes its time, by which what was gathered is there.
+                in_vain.clear()
+    return VainGathers(frozenset(found), frozenset(reached_next))
+
+
+class VainGathersDimension(Hazard):
+    """What is gathered for nothing, and what comes next, while it may still be under way."""
+
+    name = "vain_gathers"
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "gathered_in_vain": Feature(
+            about="on when a backward may gather the unit ahead without coming to it, and a "
+            "forward follows at once (fsdp2 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp2",),
+        ),
+        "behind_vain_gather": Feature(
+            about="on when a backward reaches the unit at once after another backward, which may "
+            "have gathered a unit ahead without coming to it (fsdp2 only)",
+            group="Wrapping",
+            values=ON,
+            apis=("fsdp2",),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """It is told of units alone."""
+        return iter(())
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """Of one unit."""
+        if not a.fsdp1:
+            yield "gathered_in_vain", on(path in vain_gathers(a).units)
+            yield "behind_vain_gather", on(path in vain_gathers(a).reached_next)
