@@ -66,7 +66,7 @@ def placement(d: Drawing) -> tuple[Checkpoint, ...]:
         reentrant = False  # whose inputs require grad nobody knows of an imported model
     kinds = tuple(kind for kind in _KINDS if not own or kind not in _BY_CALLERS)
     # A backward that goes back twice recomputes twice.
-    once = not any(op.goes_back_twice for op in a.case.program)
+    once = not any(op.goes_back_again for op in a.case.program)
     kinds = (*kinds, "composable") if once and not (a.fsdp1 or reentrant) else kinds
     views = changed_views(a) if reentrant else frozenset[str]()
     kept = keeping(a)

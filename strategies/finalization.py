@@ -23,6 +23,6 @@ def draw(d: Drawing) -> None:
     wanted, how = d.chance(8), d.pick(_BY_HAND)
     alone = calls_below_the_root(d.case.program)
     deferred = defers_all_reduce(d.case) or some_defer(d.case)
-    other = any(op.goes_back_twice or op.starts_over for op in d.case.program)
+    other = any(op.goes_back_again or op.starts_over for op in d.case.program)
     if wanted and not (d.a.fsdp1 or d.apart or alone or deferred or other):
         d.put(finalization=how)

@@ -351,7 +351,7 @@ def check_checkpoints(a: Anatomy, checkpoints: Sequence[Checkpoint], at: str) ->
         if checkpoint.reentrant and checkpoint.kind in ("offload", "composable"):
             raise CaseError(f"kind={checkpoint.kind!r} has no reentrant form", path=f"{at}[{i}]")
         # _composable/checkpoint_activation.py makes the contexts of a recomputation in forward.
-        if checkpoint.kind == "composable" and any(op.goes_back_twice for op in a.case.program):
+        if checkpoint.kind == "composable" and any(op.goes_back_again for op in a.case.program):
             text = "a composable checkpoint recomputes once, and a backward goes back twice"
             raise CaseError(text, path=f"{at}[{i}].kind")
         if checkpoint.path in a.kept_out and checkpoint.wraps and checkpoint.side == "inside":

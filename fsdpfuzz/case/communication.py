@@ -284,7 +284,7 @@ def _halves_again(a: Anatomy) -> bool:
         elif op.gives_gradients and sync:
             trained = {a.owners[fqn] for fqn, trains in now.trained.items() if trains}
             whole = {path for path in trained if path is not None and is_whole(a, path)}
-            if reduced & whole or (whole and op.goes_back_twice):
+            if reduced & whole or (whole and op.goes_back_again):
                 return True
             reduced |= whole
     return False

@@ -48,7 +48,7 @@ class MemTrackerDimension(Dimension):
                     "learning_rate": ("lowered", "raised", "both"),
                     "interrupted": ("begin", "end", "several"),
                     "recovered": ("begin", "end", "gradient"),
-                    "retained_graph": ("on",),
+                    "second_backward": ("graph", "losses"),
                     "meanwhile": ("no_grad", "dropped", "inference_mode"),
                     "full_params": ("read", "written"),
                     **ANY_CUT,
@@ -84,7 +84,7 @@ class MemTrackerDimension(Dimension):
             raise CaseError("mem_tracker measures one plan; leave out the twins", path="$.probes")
         for i, op in enumerate(case.program):
             plain = not isinstance(op, Forward) or (op.grad and op.masked is None)
-            if not isinstance(op, _RUNS) or not plain or op.goes_back_twice:
+            if not isinstance(op, _RUNS) or not plain or op.goes_back_again:
                 raise CaseError(
                     "mem_tracker runs plain forward, backward, step and zero_grad only",
                     path=f"$.program[{i}]",

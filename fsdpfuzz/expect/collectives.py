@@ -110,7 +110,7 @@ class _Follower:
                 # fsdp2 reduces what has a gradient each time that a call of the unit is through.
                 if not a.fsdp1 and self._pending.apart:
                     return
-                yield i, self._backward(twice=op.goes_back_twice)
+                yield i, self._backward(twice=op.goes_back_again)
             elif isinstance(op, Unshard | Reshard):
                 self._on_fewer.discard(op.unit)
                 self._state[op.unit] = WHOLE if isinstance(op, Unshard) else SHARDED

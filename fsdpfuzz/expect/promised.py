@@ -6,6 +6,7 @@ Nothing is promised
 - of reentrant checkpoints that recompute anything but whole units;
 - where parameters without a gradient are reduced as zeros, as often as FSDP looks at a unit;
 - of a root (fsdp1) with ``forward_prefetch`` that is recomputed with its hooks;
+- of a backward of each loss that waits: the first one looks ahead into the order of all forwards;
 - where fsdp2 is told to put off more, or less, than the reduction of gradients.
 """
 
@@ -28,6 +29,7 @@ def promises_traffic(a: Anatomy, *, settled: bool) -> bool:
         or a.split_ties
         or (told is not None and told.unused)
         or a.case.micro_batches is not None
+        or any(op.parts_losses for op in a.case.program)
         or identity_units(a)
         or (len(a.unit_at) > len(a.units) and any(c.recomputes for c in a.case.checkpoints))
         or any(a.shards(path) == 1 and not is_replica(a.options[path]) for path in managing)

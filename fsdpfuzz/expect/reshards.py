@@ -25,13 +25,13 @@ def backward_reshards(a: Anatomy, rank: int) -> tuple[frozenset[str], ...] | Non
     None where nothing is promised: for fsdp2, whose groups reshard at the end of backward at
     the latest; under reentrant checkpointing, where the hooks belong to the inner backwards;
     where a forward that no backward follows, or that an exception ends, has left hooks behind;
-    for calls of anything but the root; for a backward that goes back twice; for a parameter in two
+    for calls of anything but the root; for several backwards in a row; for a parameter in two
     units; for an imported model, of which nobody knows what it computes.
     """
     forwards = [op for op in a.case.program if isinstance(op, Forward)]
     if not a.fsdp1 or any(op.drop or op.target for op in forwards) or a.split_ties:
         return None
-    if any(op.interrupts or op.goes_back_twice for op in a.case.program):
+    if any(op.interrupts or op.goes_back_again for op in a.case.program):
         return None
     if a.imported is not None or any(c.reentrant for c in a.case.checkpoints):
         return None

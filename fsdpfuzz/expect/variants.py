@@ -58,7 +58,7 @@ def _accumulates(case: CaseSpec) -> bool:
     """Whether a backward meets gradients of one before."""
     left = False
     for op in case.program:
-        if op.gives_gradients and (left or op.goes_back_twice):
+        if op.gives_gradients and (left or op.goes_back_again):
             return True
         if op.gives_gradients:
             left = True

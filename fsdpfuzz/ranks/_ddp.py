@@ -40,7 +40,7 @@ def needs_averaging(a: Anatomy) -> bool:
         )
         # The module is named as it lies in the model, not in DDP. And its reducer waits for one
         # backward a forward (``Reducer::prepare_for_backward``).
-        or any(o.interrupts or o.starts_over or o.within or o.goes_back_twice for o in case.program)
+        or any(o.interrupts or o.starts_over or o.within or o.goes_back_again for o in case.program)
         or bool(a.optional)
         # It looks for what is unused from the output on (``find_unused_parameters``).
         or (bool(keeping(a)) and any(not p.used for p in a.parameters))

@@ -28,7 +28,7 @@ def freed_before_backward(a: Anatomy, path: str) -> bool:
     twice = reduced = False
     for op in program:
         reduced = op.reduces if op.waits else reduced
-        twice |= op.goes_back_twice and (reduced or not kept_whole_after(a.case))
+        twice |= op.goes_back_again and (reduced or not kept_whole_after(a.case))
     by_hand = any(
         pending and isinstance(op, Reshard) and op.unit == path
         for op, pending in zip(program, pending_before(program), strict=True)

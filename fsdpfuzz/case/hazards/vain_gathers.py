@@ -54,7 +54,7 @@ def vain_gathers(a: Anatomy) -> VainGathers:
             elif op.gives_gradients:
                 lists = listed_in_backward(b)
                 ahead = [lists.get(unit, ()) for unit in reached]
-                for _ in range(2 if op.goes_back_twice else 1):
+                for _ in range(2 if op.goes_back_again else 1):
                     reached_next |= reached if in_vain else set()
                     in_vain = called.union(*ahead) - reached if reached else set()
                     # The order of the forwards is forgotten when a backward ends.

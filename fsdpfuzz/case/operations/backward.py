@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from fsdpfuzz.case.base import on
-from fsdpfuzz.case.dimension import ON, Feature, Simpler
+from fsdpfuzz.case.dimension import Feature, Simpler
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.forward import Forward, keeps_losses
 from fsdpfuzz.case.paths import within
-from fsdpfuzz.case.recipe import SCALER, Do, Statement, Variable, call
+from fsdpfuzz.case.recipe import SCALER, Do, Statement, Variable, call, literal
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -24,15 +23,19 @@ if TYPE_CHECKING:
 
 
 class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
-    """Backward of all pending losses."""
+    """Backward of all pending losses: of their sum, or of each."""
 
     gives_gradients: ClassVar[bool] = True
     features: ClassVar[Mapping[str, Feature]] = {
-        "retained_graph": Feature(
-            about="on when a backward goes back through its graph a second time",
+        "second_backward": Feature(
+            about="what follows a backward at once: off (nothing), graph (another one through the "
+            "same graph), losses (that of the next loss that waits)",
             group="Training",
-            values=ON,
-            excludes={"on": {"accumulation": ("off",)}},
+            values=("off", "graph", "losses"),
+            excludes={
+                "graph": {"accumulation": ("off",)},
+                "losses": {"accumulation": ("off",), "pending": ("1",)},
+            },
         )
     }
     program_words: ClassVar[Mapping[str, Word]] = {
@@ -53,44 +56,61 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
     again: bool = False
     """Runs twice: with ``retain_graph=True``, and once more over the graph that is left."""
 
+    each: bool = False
+    """Runs once for each loss that waits, in the order of the forwards."""
+
     @property
-    def goes_back_twice(self) -> bool:
+    def goes_back_again(self) -> bool:
         """Where that is asked for."""
-        return self.again
+        return self.again or self.each
+
+    @property
+    def parts_losses(self) -> bool:
+        """Where that is asked for."""
+        return self.each
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """A forward has to wait for it."""
         if not progress.pending:
             raise CaseError("backward without a pending forward", path=at)
-        if self.again and a.case.finalization != "automatic":
-            raise CaseError("each backward is finished before the next", path=f"{at}.again")
+        if self.each and self.again:
+            raise CaseError("each loss goes back once", path=f"{at}.again")
+        if self.each and len(progress.pending) == 1:
+            raise CaseError("one loss alone waits", path=f"{at}.each")
+        if self.goes_back_again and a.case.finalization != "automatic":
+            where = "again" if self.again else "each"
+            raise CaseError("each backward is finished before the next", path=f"{at}.{where}")
         progress.reduced = all(progress.pending)
         progress.pending.clear()
         progress.cleared = False
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
-        """The sum of the losses, its backward, and what stands for FSDP in the plain model."""
-        loss = Variable("loss")
-        if keeps_losses(lowering.a.case):
-            pending = Variable("pending")
+        """Backward, and what stands for FSDP in the plain model."""
+        loss, pending = Variable("loss"), Variable("pending")
+        scaled = lowering.a.case.grad_scaler is not None
+        sure = not may_lack_backward(lowering.a)
+        if keeps_losses(lowering.a.case) and not self.each:
             yield Do(call=call("steps.backward.total", pending), into=(loss,))
             yield Do(call=call(".clear", pending))
         yield from lowering.before_backward()
-        if lowering.a.case.grad_scaler is not None:
-            scaled = Variable("scaled_loss")
-            yield Do(call=call(".scale", SCALER, loss), into=(scaled,))
-            loss = scaled
-        function = ".backward"
-        if may_lack_backward(lowering.a):
-            function = "steps.backward.if_required"
-        if self.again:
-            yield Do(call=call(function, loss, retain_graph=True))
-        yield Do(call=call(function, loss))
+        if self.each:
+            if scaled:
+                yield Do(call=call("steps.backward.scale", pending, SCALER))
+            yield Do(call=call("steps.backward.each", pending, literal(sure)))
+            yield Do(call=call(".clear", pending))
+        else:
+            if scaled:
+                yield Do(call=call(".scale", SCALER, loss), into=(Variable("scaled_loss"),))
+                loss = Variable("scaled_loss")
+            function = ".backward" if sure else "steps.backward.if_required"
+            if self.again:
+                yield Do(call=call(function, loss, retain_graph=True))
+            yield Do(call=call(function, loss))
         yield from lowering.after_backward()
 
     def words(self) -> str:
         """``backward twice``."""
-        return "backward twice" if self.again else "backward"
+        return f"backward{' twice' if self.again else ' of each' if self.each else ''}"
 
     def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
         """What is trained may have a gradient, but for what its forwards left out."""
@@ -107,15 +127,21 @@ class Backward(OperationBase, tag="backward", frozen=True, kw_only=True):
 
     @classmethod
     def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """Whether any goes back twice."""
-        yield "retained_graph", on(any(op.goes_back_twice for op in a.case.program))
+        """What is asked for, of the graph first."""
+        asked = [op for op in a.case.program if isinstance(op, cls) and op.goes_back_again]
+        several = "graph" if any(op.again for op in asked) else "losses"
+        yield "second_backward", several if asked else "off"
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
         """Once; without the forwards and backwards that only accumulate."""
-        if any(op.goes_back_twice for op in case.program):
-            once = tuple(Backward() if op.goes_back_twice else op for op in case.program)
-            yield Simpler(msgspec.structs.replace(case, program=once), "retain_graph")
+        for field, words in (("again", "retain_graph"), ("each", "a backward of each loss")):
+            once = tuple(
+                Backward() if isinstance(op, cls) and getattr(op, field) else op
+                for op in case.program
+            )
+            if once != case.program:
+                yield Simpler(msgspec.structs.replace(case, program=once), words)
         single = _one_each(case)
         if single != case.program:
             changed = msgspec.structs.replace(case, program=single)

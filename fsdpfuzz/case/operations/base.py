@@ -132,8 +132,13 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return True
 
     @property
-    def goes_back_twice(self) -> bool:
-        """Whether it goes back through the same graph a second time."""
+    def goes_back_again(self) -> bool:
+        """Whether it is several backwards, with nothing in between."""
+        return False
+
+    @property
+    def parts_losses(self) -> bool:
+        """Whether each of the losses that wait has a backward of its own."""
         return False
 
     @property

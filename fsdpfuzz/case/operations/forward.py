@@ -322,7 +322,7 @@ def _accumulation(case: CaseSpec) -> str:
     backwards = 0
     for op in case.program:
         if op.gives_gradients:
-            backwards += 1 + op.goes_back_twice
+            backwards += 1 + op.goes_back_again
         elif op.clears_gradients or op.renews:
             backwards = 0
         if backwards > 1:
@@ -342,7 +342,7 @@ def reduced_again(a: Anatomy) -> frozenset[str]:
             sync = op.sync
         elif op.gives_gradients:
             trained = {p.fqn for p in a.distinct if now.trained[p.fqn]}
-            met = trained if sync and op.goes_back_twice else reduced & trained
+            met = trained if sync and op.goes_back_again else reduced & trained
             found |= {owner for n in met if (owner := a.at(i).owners[n]) is not None}
             reduced |= trained if sync else set()
     return frozenset(found)

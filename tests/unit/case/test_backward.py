@@ -24,6 +24,7 @@ from fsdpfuzz.case import (
     lower,
     unit_features,
 )
+from fsdpfuzz.case.grad_scaler import GradScaler
 from fsdpfuzz.case.recipe import Call, Do, Operation
 from fsdpfuzz.case.variants import Variant
 from fsdpfuzz.errors import CaseError
@@ -37,11 +38,15 @@ def case(api: str = "fsdp2", program: Any = TWICE, **changes: Any) -> CaseSpec:
     return msgspec.structs.replace(chain(api, (3, 4, 2), (0,), 2, program), **changes)
 
 
-def backwards(given: CaseSpec) -> list[Call]:
+def calls_in(given: CaseSpec, name: str) -> list[Call]:
     (operation,) = (
-        s for s in lower(anatomy(given)).main if isinstance(s, Operation) and s.name == "backward"
+        s for s in lower(anatomy(given)).main if isinstance(s, Operation) and s.name == name
     )
-    calls = [d.call for d in operation.body if isinstance(d, Do) and isinstance(d.call, Call)]
+    return [d.call for d in operation.body if isinstance(d, Do) and isinstance(d.call, Call)]
+
+
+def backwards(given: CaseSpec) -> list[Call]:
+    calls = calls_in(given, "backward")
     return [c for c in calls if str(c.function).endswith((".backward", "if_required"))]
 
 
@@ -56,10 +61,10 @@ def test_the_graph_is_kept_for_the_second_time_alone() -> None:
 
 def test_it_counts_as_two_reductions() -> None:
     found = features(case())
-    assert (found["retained_graph"], found["accumulation"]) == ("on", "sync")
+    assert (found["second_backward"], found["accumulation"]) == ("graph", "sync")
     assert unit_features(anatomy(case()), "0")["reduced_again"] == "on"
     once = features(case(program=(Forward(), Backward(), Step())))
-    assert (once["retained_graph"], once["accumulation"]) == ("off", "off")
+    assert (once["second_backward"], once["accumulation"]) == ("off", "off")
 
 
 def test_its_plainer_neighbour_goes_back_once() -> None:
@@ -67,9 +72,33 @@ def test_its_plainer_neighbour_goes_back_once() -> None:
     assert once.case.program == (Forward(), Backward(), Step())
 
 
+EACH = (Forward(), Forward(), Backward(each=True), Step())
+
+
+def test_each_loss_that_waits_has_its_own() -> None:
+    given = case(program=EACH)
+    check(given)
+    found = features(given)
+    assert (found["second_backward"], found["accumulation"]) == ("losses", "sync")
+    assert features(case())["second_backward"] == "graph"
+    (summed,) = [s for s in Backward.simpler(given) if s.words == "a backward of each loss"]
+    assert summed.case.program == (Forward(), Forward(), Backward(), Step())
+    scaled = case(program=EACH, grad_scaler=GradScaler())
+    functions = [str(c.function) for c in calls_in(scaled, "backward")]
+    assert functions.index("steps.backward.scale") < functions.index("steps.backward.each")
+
+
+def test_nothing_is_promised_of_collectives_there() -> None:
+    assert traffic(anatomy(case(program=(Forward(), Forward(), Backward(), Step()))), 0)
+    assert not traffic(anatomy(case(program=EACH)), 0)
+
+
 @pytest.mark.parametrize(
     ("changes", "path"),
     [
+        ({"program": (Forward(), Backward(each=True))}, "$.program[1].each"),
+        ({"program": (*EACH[:2], Backward(each=True, again=True))}, "$.program[2].again"),
+        ({"program": EACH, "finalization": "manual"}, "$.program[2].each"),
         ({"finalization": "manual"}, "$.program[1].again"),
         ({"checkpoints": (Checkpoint(path="1", kind="composable"),)}, "$.checkpoints[0].kind"),
         (

@@ -199,7 +199,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "rebuilt": ("same", "other"),
             "rebuilt_state": ("part",),
             "optim_stateless": ON,
-            "retained_graph": ON,
+            "second_backward": ("graph", "losses"),
             "reshard_after_forward": ("int",),
             "freeze": ("all", "adapters"),
             "mixed_unit": ON,
