@@ -70,6 +70,17 @@ FAULTS = (
         Edit(MODULE + "reshard", "fsdp_param_group.reshard()", "None"),
     ),
     fault(
+        "fsdp2_reshard_set_for_one_alone",
+        "a module told how forwards leave it does not tell those below it",
+        "resharding",
+        "fsdp2",
+        Edit(
+            MODULE + "set_reshard_after_forward",
+            "list(self_module.modules()) if recurse else [self_module]",
+            "[self_module]",
+        ),
+    ),
+    fault(
         "fsdp2_group_ends_with_each_module",
         "a unit of several modules is resharded behind each of them, and gathered again",
         "fsdp2 runtime",

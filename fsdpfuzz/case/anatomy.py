@@ -375,8 +375,8 @@ class Anatomy:
     @cached_property
     def under_each_plan(self) -> tuple[Anatomy, ...]:
         """This one, and that under each plan which the program changes to, each once."""
-        renewed = (self.at(i) for i, op in enumerate(self.case.program) if op.renews)
-        return tuple(dict.fromkeys((self, *renewed)))
+        others = (self.at(i) for i, op in enumerate(self.case.program) if op.replans)
+        return tuple(dict.fromkeys((self, *others)))
 
     @property
     def last(self) -> Anatomy:

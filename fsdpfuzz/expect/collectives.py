@@ -124,6 +124,8 @@ class _Follower:
                 self._stale.update(self._now.roots)
             elif self._on_fewer:
                 return  # whoever looks into them may shard them over all ranks
+            elif op.changes_units:
+                pass  # what the forwards to come do
             elif now.trained != self._trained and set(self._state.values()) - {SHARDED}:
                 return  # fsdp2 does not tell units that are whole
             else:

@@ -22,6 +22,7 @@ from fsdpfuzz.case.hazards.no_gradient import (
 from fsdpfuzz.case.hazards.offloaded_input import OffloadedInputDimension
 from fsdpfuzz.case.hazards.own_state import OwnStateDimension
 from fsdpfuzz.case.hazards.set_early import SetEarlyDimension
+from fsdpfuzz.case.hazards.set_on_fewer import SetOnFewerDimension
 from fsdpfuzz.case.hazards.side_loss import SideLossDimension
 from fsdpfuzz.case.hazards.stepped_whole import SteppedWholeDimension
 from fsdpfuzz.case.hazards.unfinished import UnfinishedDimension
@@ -45,6 +46,7 @@ HAZARDS: tuple[Dimension, ...] = (
     SideLossDimension(),
     OffloadedInputDimension(),
     VainGathersDimension(),
+    SetOnFewerDimension(),
 )
 
 __all__ = [

@@ -12,7 +12,7 @@ from fsdpfuzz.case.hazards.unit_calls import called_repeatedly
 from fsdpfuzz.case.micro_batches import kept_whole_after
 from fsdpfuzz.case.operations import Reshard
 from fsdpfuzz.case.operations.forward import pending_before
-from fsdpfuzz.case.units.reshard_after_forward import left_by_forward
+from fsdpfuzz.case.units.reshard_after_forward import ways_left
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -33,7 +33,7 @@ def freed_before_backward(a: Anatomy, path: str) -> bool:
         pending and isinstance(op, Reshard) and op.unit == path
         for op, pending in zip(program, pending_before(program), strict=True)
     )
-    return left_by_forward(a, path) != "whole" or by_hand or twice or called_repeatedly(a, path)
+    return ways_left(a, path) != {"whole"} or by_hand or twice or called_repeatedly(a, path)
 
 
 class FreedDimension(Hazard):

@@ -12,7 +12,7 @@ from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.no_gradient import kept_whole
 from fsdpfuzz.case.operations.requires_grad import alone_at
 from fsdpfuzz.case.paths import within
-from fsdpfuzz.case.units.reshard_after_forward import left_by_forward
+from fsdpfuzz.case.units.reshard_after_forward import ways_left
 from fsdpfuzz.case.units.sharding import is_whole
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def stepped_whole(a: Anatomy) -> frozenset[str]:
     if a.fsdp1:
         kept = {*kept_whole(a), *alone}
         return frozenset(path for path in left if path in kept and not is_whole(a, path))
-    return frozenset(path for path in left if left_by_forward(a, path) != "sharded")
+    return frozenset(path for path in left if ways_left(a, path) != {"sharded"})
 
 
 # Who changes parameters otherwise than by a step has them whole meanwhile, and fsdp1 writes back

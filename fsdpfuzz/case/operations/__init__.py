@@ -26,6 +26,7 @@ from fsdpfuzz.case.operations.recover import Recover
 from fsdpfuzz.case.operations.requires_grad import RequiresGrad
 from fsdpfuzz.case.operations.rescale import Rescale
 from fsdpfuzz.case.operations.reshard import Reshard
+from fsdpfuzz.case.operations.set_reshard import SetReshard
 from fsdpfuzz.case.operations.state_dict import StateDict
 from fsdpfuzz.case.operations.step import Step
 from fsdpfuzz.case.operations.transfer import Transfer
@@ -60,6 +61,7 @@ Op = (
     | Unscale
     | UpdateScale
     | Overflow
+    | SetReshard
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -90,6 +92,7 @@ __all__ = [
     "RequiresGrad",
     "Rescale",
     "Reshard",
+    "SetReshard",
     "StateDict",
     "Step",
     "Transfer",

@@ -77,6 +77,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether it wraps a model of its own."""
     renews: ClassVar[bool] = False
     """Whether FSDP's model is a new one afterwards: sharded, and without gradients."""
+    changes_units: ClassVar[bool] = False
+    """Whether it changes options of FSDP's units, where they are."""
     casts_buffers: ClassVar[bool] = False
     """Whether FSDP's root, if it has not run before, casts its buffers to their dtype for it."""
     runs_model: ClassVar[bool] = False
@@ -120,6 +122,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     def gathered(self, a: Anatomy) -> Call | None:
         """What makes whole, on every rank, what it gives in parts; None where nothing does."""
         return None
+
+    @property
+    def replans(self) -> bool:
+        """Whether the plan may be another one from there on."""
+        return self.renews or self.changes_units
 
     @property
     def waits(self) -> bool:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.wrap import Unit
 
 
+def together(unit: Unit) -> tuple[str, ...]:
+    """FQNs of the modules that are one unit, beginning with the one that it is named after."""
+    return (unit.path, *unit.grouped)
+
+
 class Grouped(Listing):
     """The modules of a unit beside the one that it is named after: ``fully_shard([a, b])``."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import msgspec
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
@@ -16,8 +18,10 @@ from fsdpfuzz.errors import CaseError
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.units.configured import Configuration
-    from fsdpfuzz.case.wrap import Unit
+    from fsdpfuzz.case.wrap import Fsdp2Plan, Fsdp2Unit, Unit
 
+
+METHOD = "set_reshard_after_forward"
 
 _AFTER = Feature(
     about="sharded, whole, part (over fewer ranks): how a forward leaves the unit (fsdp2 only)",
@@ -32,6 +36,7 @@ class ReshardAfterForward(Option):
 
     name = "reshard_after_forward"
     of_shards: ClassVar[bool] = True
+    newer: ClassVar[tuple[str, ...]] = (f"FSDPModule.{METHOD}()",)
     configured_by: ClassVar[tuple[str, ...]] = ("fsdp_reshard_after_forward",)
     feature: ClassVar[Feature] = Feature(
         about="default, on, off, int, mixed (fsdp2 only)",
@@ -49,6 +54,10 @@ class ReshardAfterForward(Option):
         yield from super().unit_values(a, path)
         if self.has(a.options[path]):
             yield "after_forward", left_by_forward(a, path)
+
+    def asked(self, a: Anatomy) -> bool:
+        """Where a program changes it."""
+        return any(op.changes_units for op in a.case.program)
 
     def configured(self, kind: type[Unit], config: Configuration) -> Any:
         """On, unless it says otherwise."""
@@ -96,6 +105,21 @@ def left_by_forward(a: Anatomy, path: str) -> Literal["sharded", "whole", "part"
     return "sharded" if value is True or value == a.shards(path) else "part"
 
 
+def ways_left(a: Anatomy, path: str) -> set[str]:
+    """How forwards leave a unit, under each plan that has it."""
+    return {left_by_forward(b, path) for b in a.under_each_plan if path in b.options}
+
+
+def with_reshard(plan: Fsdp2Plan, reaches: Callable[[Fsdp2Unit], bool], value: bool) -> Fsdp2Plan:
+    """The plan with the option of the units that are reached set to another value."""
+    units = tuple(
+        msgspec.structs.replace(unit, reshard_after_forward=value) if reaches(unit) else unit
+        for unit in plan.units
+    )
+    return msgspec.structs.replace(plan, units=units)
+
+
 def told_to_reshard(a: Anatomy) -> bool:
     """Whether a unit is told how a forward leaves it, instead of by default."""
-    return any(unit.reshard_after_forward is not None for unit in a.options.values())
+    told = (unit for b in a.under_each_plan for unit in b.options.values())
+    return any(unit.reshard_after_forward is not None for unit in told)

@@ -15,7 +15,7 @@ from fsdpfuzz.case import (
     Sequential,
 )
 from fsdpfuzz.case.modules import LayerDrop, SideOutput
-from fsdpfuzz.case.operations import Reshard, Unshard
+from fsdpfuzz.case.operations import Reshard, SetReshard, Unshard
 from fsdpfuzz.expect.traffic import Bounds
 from tests.unit.expect.test_collectives import (
     FIVE,
@@ -38,6 +38,14 @@ def test_a_unit_is_found_as_it_was_left_by_hand() -> None:
     four = promised(fewer, wide, world_size=4)
     assert "all_gather float32 3" in four[2].numbers
     assert "all_gather float32 6" not in four[2].numbers
+
+
+def test_a_unit_is_left_as_the_program_sets_it() -> None:
+    told = SetReshard(unit="0", reshard=False)
+    program = (Forward(), Backward(), told, Forward(), Backward())
+    found = promised(second("0", ""), program)
+    backwards = numbers({0: found[1], 1: found[4]})
+    assert backwards == [once(SIX, TWELVE, TEN), once(TWELVE, TEN)]
 
 
 def test_several_modules_of_a_unit_are_gathered_and_reduced_as_one() -> None:
