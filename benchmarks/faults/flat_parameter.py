@@ -223,6 +223,39 @@ FAULTS = (
         ),
     ),
     fault(
+        "summoned_gradients_empty",
+        "summon_full_params(with_grads=True) shows zeros for gradients",
+        "flat parameter",
+        "fsdp1",
+        Edit(
+            HANDLE + "unshard_grad",
+            "sharded_grad = flat_param._saved_grad_shard",
+            "sharded_grad = torch.zeros_like(flat_param._saved_grad_shard)",
+        ),
+    ),
+    fault(
+        "summoned_gradients_not_put_back",
+        "a step after summon_full_params(with_grads=True) finds no gradients",
+        "flat parameter",
+        "fsdp1",
+        Edit(
+            HANDLE + "reshard_grad",
+            "self._use_sharded_grad_views()",
+            "[setattr(p, 'grad', None) for p in self.flat_param._params]",
+        ),
+    ),
+    fault(
+        "summoned_on_other_ranks",
+        "summon_full_params(rank0_only=True) gives whole parameters to all ranks but the first",
+        "flat parameter",
+        "fsdp1",
+        Edit(
+            SUMMON + "_unshard_fsdp_state_params",
+            "rank0_only and state.rank != 0",
+            "rank0_only and state.rank == 0",
+        ),
+    ),
+    fault(
         "summoned_stays_whole",
         "after a state dict all units stay whole in memory",
         "resharding",

@@ -7,7 +7,6 @@ from math import isfinite
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._state_dict_utils import _gather_state_dict
 from torch.distributed.fsdp import (
@@ -18,6 +17,8 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+
+from fsdpfuzz.steps.rank0 import from_rank0
 
 Table = dict[str, dict[str, Tensor]]
 
@@ -102,14 +103,6 @@ def options(state: Mapping[str, Any], flat: bool, rank0: bool, device: torch.dev
         for group in state.get("param_groups", ()):
             found |= dict.fromkeys(group["params"], options_of(group))
     return from_rank0(found, device) if rank0 else found
-
-
-# A collective: every rank comes here, whatever it has found.
-def from_rank0(found: Table, device: torch.device) -> Table:
-    """What rank 0 has found."""
-    holder = [found]
-    dist.broadcast_object_list(holder, src=0, device=device)
-    return holder[0]
 
 
 def entry(saved: Mapping[str, Any], fqn: str, name: str, full: bool) -> Tensor:

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fsdpfuzz.case import StateDict
+import pytest
+
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Dense,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Linear,
+    Op,
+    Sequential,
+    StateDict,
+    Step,
+)
 from fsdpfuzz.case.operations import FullParams
+from tests.injected.by_hand import assert_scripted, judged
 from tests.injected.hunting import assert_shown_by_its_script, case_of, found_by, hunt, linears
 
 
@@ -21,3 +36,45 @@ def test_what_is_written_is_lost(tmp_path: Path) -> None:
     assert len(op.written) == 1
     assert not any(isinstance(op, StateDict) for op in case.program)
     assert_shown_by_its_script(found)
+
+
+def reading(read: FullParams, *after: Op) -> CaseSpec:
+    units = tuple(Fsdp1Unit(path=path, use_orig_params=True) for path in ("", "0"))
+    return CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Linear(out=3), Linear(out=2))),
+        inputs=Dense(width=3),
+        plan=Fsdp1Plan(units=units),
+        frozen=("0.bias",),
+        program=(Forward(), Backward(), read, *after),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "key"),
+    [
+        ("summoned_gradients_empty", "full_params/mismatch/fsdp1"),
+        ("summoned_gradients_not_put_back", "param_parity/mismatch/fsdp1"),
+    ],
+)
+def test_gradients_are_read_and_put_back(fault: str, key: str, tmp_path: Path) -> None:
+    case, injection = (
+        reading(FullParams(grads=True), Step()),
+        f"benchmarks.faults.injections:{fault}",
+    )
+    assert judged(case).status == "passed"
+    found = judged(case, injection).findings[0]
+    assert found.key == key
+    if key.startswith("full_params"):
+        assert found.name.endswith(".grad")
+    assert_scripted(case, found, injection, tmp_path)
+
+
+@pytest.mark.parametrize("grads", [False, True])
+def test_rank_0_alone_reads_them(grads: bool, tmp_path: Path) -> None:
+    case = reading(FullParams(rank0_only=True, grads=grads), Step())
+    injection = "benchmarks.faults.injections:summoned_on_other_ranks"
+    assert judged(case).status == "passed"
+    found = judged(case, injection).findings[0]
+    assert (found.invariant, found.op) == ("full_params", 2)
+    assert_scripted(case, found, injection, tmp_path)

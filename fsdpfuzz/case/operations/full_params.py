@@ -39,13 +39,31 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
             group="State",
             values=("no", "read", "written"),
             excludes={
-                "no": {"full_params_offload": ("on",), "unshard_async": ("on",)},
+                "no": {
+                    "full_params_offload": ("on",),
+                    "full_params_grads": ("on",),
+                    "full_params_rank0": ("on",),
+                    "unshard_async": ("on",),
+                },
                 "read": ANY_CUT,
                 "written": {"api": ("fsdp2",), **ANY_CUT},
             },
         ),
         "full_params_offload": Feature(
             about="on when whole parameters are offloaded to the CPU (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+        ),
+        "full_params_grads": Feature(
+            about="on when whole gradients are read beside whole parameters (fsdp1 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp1",),
+            excludes={"on": {"use_orig_params": ("off", "mixed")}},
+        ),
+        "full_params_rank0": Feature(
+            about="on when rank 0 alone gets whole parameters (fsdp1 only)",
             group="State",
             values=ON,
             apis=("fsdp1",),
@@ -77,6 +95,10 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
     """Those that are scaled meanwhile (fsdp1)."""
     offload_to_cpu: bool = False
     """fsdp1 only."""
+    grads: bool = False
+    """``with_grads``: the gradients, too, of units that show their original parameters (fsdp1)."""
+    rank0_only: bool = False
+    """Whether the other ranks get nothing, and none writes (fsdp1)."""
     async_op: bool = False
     """fsdp2 only."""
 
@@ -94,9 +116,16 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         if not a.fsdp1 and a.split_ties:
             # Refused by a forward alone (``_validate_no_duplicate_params`` in _fsdp_state.py).
             raise CaseError("a parameter tied across units, of which fsdp2 makes two", path=at)
-        for name in ("written", "offload_to_cpu"):
+        for name in ("written", "offload_to_cpu", "grads", "rank0_only"):
             if not a.fsdp1 and getattr(self, name):
                 raise CaseError("an option of fsdp1 alone", path=f"{at}.{name}")
+        # ``_validate_unshard_params_args`` in fsdp/_unshard_param_utils.py.
+        flat = any(unit.flat for unit in a.fsdp1_options.values())
+        if self.grads and (flat or self.offload_to_cpu):
+            text = "gradients go with use_orig_params=True alone, and with no offload"
+            raise CaseError(text, path=f"{at}.grads")
+        if self.rank0_only and self.written:
+            raise CaseError("what one rank writes the others do not get", path=f"{at}.written")
         check_names(self.written, a.by_fqn, f"{at}.written", "parameter")
         check_trained(a, self.written, f"{at}.written")
 
@@ -107,6 +136,10 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         options: dict[str, Value] = {}
         if self.offload_to_cpu:
             options["offload"] = True
+        if self.grads:
+            options["grads"] = True
+        if self.rank0_only:
+            options["rank0"] = True
         if self.async_op:
             options["waits"] = True
         written = [literal(names)] if a.fsdp1 else []
@@ -118,7 +151,11 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
             **options,
         )
         yield Do(call=own, into=(whole,), who="fsdp")
-        plain = call("steps.full_params.taken", Variable("named"), literal(names))
+        if self.rank0_only:
+            shared = call("steps.rank0.from_rank0", whole, Variable("device"))
+            yield Do(call=shared, into=(whole,), who="fsdp")
+        more = {"grads": True} if self.grads else {}
+        plain = call("steps.full_params.taken", Variable("named"), literal(names), **more)
         yield Do(call=plain, into=(whole,), who="reference")
 
     def words(self) -> str:
@@ -128,6 +165,8 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         words = ["full parameters"]
         words += [f"write {shown}"] if self.written else []
         words += ["to CPU"] if self.offload_to_cpu else []
+        words += ["with gradients"] if self.grads else []
+        words += ["on rank 0 only"] if self.rank0_only else []
         words += ["async"] if self.async_op else []
         return ", ".join(words)
 
@@ -139,6 +178,8 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         yield "full_params", "written" if written else "read" if found else "no"
         if a.fsdp1:
             yield "full_params_offload", on(_offloads(a))
+            yield "full_params_grads", on(any(op.grads for op in found))
+            yield "full_params_rank0", on(any(op.rank0_only for op in found))
         else:
             yield "unshard_async", on(any(op.async_op for op in found))
 
@@ -157,6 +198,10 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
                 yield Simpler(having(i, replace(op, written=())), "a write of whole parameters")
             if op.offload_to_cpu:
                 yield Simpler(having(i, replace(op, offload_to_cpu=False)), "offload_to_cpu")
+            if op.grads:
+                yield Simpler(having(i, replace(op, grads=False)), "with_grads")
+            if op.rank0_only:
+                yield Simpler(having(i, replace(op, rank0_only=False)), "rank0_only")
             if op.async_op:
                 yield Simpler(having(i, replace(op, async_op=False)), "async_op")
             for j in range(len(op.written)) if len(op.written) > 1 else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import torch
 
 from fsdpfuzz.case import (
     Backward,
@@ -30,6 +31,7 @@ from fsdpfuzz.case.operations import FullParams, Op
 from fsdpfuzz.case.recipe import MODEL, Do, Value, Variable, call, literal, walk
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce import simpler
+from fsdpfuzz.steps.full_params import taken
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 LAYERS = Sequential(children=(Linear(out=3), Linear(out=2)))
@@ -37,6 +39,9 @@ TRAIN: tuple[Op, ...] = (Forward(), Backward(), Step())
 READ = FullParams()
 WRITTEN = FullParams(written=("0.weight", "1.bias"), offload_to_cpu=True)
 ASYNC = FullParams(async_op=True)
+GRADS = FullParams(grads=True)
+ALONE = FullParams(rank0_only=True)
+ORIG = fsdp1("", "0", use_orig_params=True)
 
 
 def asked(*ops: Op, api: str = "fsdp1", **changes: object) -> CaseSpec:
@@ -71,7 +76,12 @@ def test_each_form_is_sound_and_seen(op: FullParams, api: str, done: str) -> Non
         (asked(WRITTEN, api="fsdp2"), ".written"),
         (asked(FullParams(offload_to_cpu=True), api="fsdp2"), ".offload_to_cpu"),
         (asked(ASYNC), ".async_op"),
+        (asked(GRADS, api="fsdp2"), ".grads"),
+        (asked(GRADS), ".grads"),
+        (asked(FullParams(grads=True, offload_to_cpu=True), plan=ORIG), ".grads"),
         (asked(FullParams(written=("0.gone",))), ".written[0]"),
+        (asked(ALONE, api="fsdp2"), ".rank0_only"),
+        (asked(FullParams(written=("0.weight",), rank0_only=True)), ".written"),
         (asked(WRITTEN, frozen=("1.bias",)), ".written"),
     ],
 )
@@ -79,6 +89,39 @@ def test_what_the_api_does_not_have_is_named(wrong: CaseSpec, at: str) -> None:
     with pytest.raises(CaseError) as caught:
         check(wrong)
     assert caught.value.path == f"$.program[3]{at}"
+
+
+def test_gradients_are_read_of_original_parameters() -> None:
+    case = asked(GRADS, plan=ORIG)
+    check(case)
+    assert decode(encode(case)).program[3] == GRADS
+    assert features(case)["full_params_grads"] == "on"
+    assert features(asked(READ, plan=ORIG))["full_params_grads"] == "off"
+    assert "full_params_grads" not in features(asked(READ, api="fsdp2"))
+    plainer = [n.case for n in simpler(case) if n.words == "with_grads"]
+    assert plainer == [asked(READ, plan=ORIG)]
+    assert GRADS.words() == "full parameters, with gradients"
+
+
+def test_rank_0_alone_reads() -> None:
+    case = asked(ALONE)
+    check(case)
+    assert decode(encode(case)).program[3] == ALONE
+    assert features(case)["full_params_rank0"] == "on"
+    assert [n.case for n in simpler(case) if n.words == "rank0_only"] == [asked(READ)]
+    assert ALONE.words() == "full parameters, on rank 0 only"
+
+
+def test_gradients_are_copies_beside_what_is_trained() -> None:
+    model = torch.nn.Linear(1, 1)
+    model.weight.requires_grad_(False)
+    (model(torch.ones(1)) * 2).backward()
+    values = taken(dict(model.named_parameters()), grads=True)
+    assert set(values["bias"]) == {"value", "grad"}
+    assert values["weight"].tolist() == model.weight.tolist()
+    model.bias.grad = None
+    assert values["bias"]["grad"].tolist() == [2.0]
+    assert taken(dict(model.named_parameters()), grads=True)["bias"]["grad"].tolist() == [0.0]
 
 
 def test_it_stands_between_iterations() -> None:

@@ -167,6 +167,7 @@ MEANING: tuple[Together, ...] = (
             "lone_forward": ("no_grad",),
             "full_params": ("read", "written"),
             "full_params_offload": ON,
+            "full_params_rank0": ON,
             "unshard_async": ON,
             **STORED,
             **BY_HAND,
