@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.coverage import UNKNOWN, group_of, reason_for, show
+from benchmarks.coverage import UNKNOWN, Share, group_of, reason_for, show
 
 ROOT = Path(__file__).parents[3]
 PARAM = "/x/torch/distributed/fsdp/_fully_shard/_fsdp_param.py"
 
 
-def function(covered: int, of: int, branches: int = 0) -> dict[str, Any]:
+def function(covered: int, of: int, branches: int = 0, missing: Any = ()) -> dict[str, Any]:
     return {
+        "missing_lines": list(missing),
         "summary": {
             "covered_lines": covered,
             "num_statements": of,
             "covered_branches": branches,
             "num_branches": 2 * branches,
-        }
+        },
     }
 
 
@@ -35,15 +36,29 @@ def test_statements_of_functions_count_and_those_of_modules_do_not() -> None:
         "c": function(0, 0),
     }
     found = {"title": "t", "files": {PARAM: {"functions": functions}}}
-    told = show(found, Console(quiet=True))
+    told = show(found, Console(quiet=True), "gloo")
     assert told["groups"]["FSDP2"] == {
         "lines": 3,
         "of_lines": 10,
         "branches": 1,
         "of_branches": 2,
+        "elsewhere": 0,
     }
     assert told["groups"]["FSDP1"]["of_lines"] == 0
     assert [row["function"] for row in told["never"]] == ["b"]
+
+
+def test_what_a_backend_cannot_reach_is_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "distributed" / "fsdp" / "some.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("def f():\n    if wrong:\n        raise ValueError\n    x = 1\n")
+    streams = function(0, 4, missing=(7, 8, 9, 10))
+    # Of the lines that were not run one raises; the other is missed.
+    functions = {"f": function(2, 4, missing=(3, 4)), "f.wait_stream": streams}
+    found = {"title": "t", "files": {str(file): {"functions": functions}}}
+    seen = {b: show(found, Console(quiet=True), b)["groups"]["FSDP1"] for b in ("gloo", "nccl")}
+    assert [group["elsewhere"] for group in seen.values()] == [5, 1]
+    assert Share(**seen["gloo"]).words == ("8", "25.0 %", "66.7 %", "-")
 
 
 @pytest.mark.parametrize(
