@@ -164,7 +164,7 @@ class CommunicationDimension(Dimension):
         # Of what is reduced over replicas, too, FSDP2 keeps the memory until that has ended.
         alone = a.case.mesh is None and not is_replica(unit)
         hooked = told is not None and told.hooked and alone
-        yield "hooked_memory", on(hooked and bool(moved or path in reduced_again(a)))
+        yield "hooked_memory", on(hooked and bool(moved or path in reduced_again(a, zeros=True)))
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
         """What differs from the default."""

@@ -26,6 +26,7 @@ from fsdpfuzz.case.optimizer import OptimizerDimension
 from fsdpfuzz.case.program import ProgramDimension
 from fsdpfuzz.case.recovery import RecoveryDimension
 from fsdpfuzz.case.reduce_scatter import ReduceScatterDimension
+from fsdpfuzz.case.reshard_set import ReshardSetDimension
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.stored_low import StoredLowDimension
 from fsdpfuzz.case.strides import StridesDimension
@@ -68,6 +69,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     GradScalerDimension(),
     StoredLowDimension(),
     LagDimension(),
+    ReshardSetDimension(),
     *HAZARDS,
 )
 DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))

@@ -47,7 +47,7 @@ class InferenceDimension(Hazard):
         # ``FSDPParamGroup.wait_for_unshard`` in fsdp/_fully_shard/_fsdp_param_group.py.
         way = "one shard" if not a.fsdp1 and a.shards(path) == 1 else "on"
         yield "inference_memory", way if path in begun_in_inference(a) and not bare else "off"
-        own = {p.fqn for p in a.owned[path]}
+        own = set(a.names_in(path))
         products = [
             place.path
             for place in a.places

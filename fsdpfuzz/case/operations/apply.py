@@ -39,13 +39,17 @@ class Apply(OperationBase, tag="apply", frozen=True, kw_only=True):
         ),
     }
     needs_reduced: ClassVar[bool] = True
-    asks_trained: ClassVar[bool] = True
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("param",)
 
     module: ModulePath = ""
     """The root, or a unit."""
     smooth: bool = False
     """Draws values towards the mean of their parameter; else all are multiplied."""
+
+    @property
+    def asks_trained(self) -> bool:
+        """It changes what is trained."""
+        return True
 
     @property
     def within(self) -> str:

@@ -99,8 +99,6 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether it is a step of the optimizer."""
     parts_ranks: ClassVar[bool] = False
     """Whether ranks may go different ways from then on."""
-    asks_trained: ClassVar[bool] = False
-    """Whether what it does to a parameter hangs on whether that requires grad."""
     changes_trained: ClassVar[bool] = False
     """Whether other parameters are trained from then on."""
     drops_gradients: ClassVar[bool] = False
@@ -122,6 +120,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     def gathered(self, a: Anatomy) -> Call | None:
         """What makes whole, on every rank, what it gives in parts; None where nothing does."""
         return None
+
+    @property
+    def asks_trained(self) -> bool:
+        """Whether what it does with a parameter hangs on whether that requires grad."""
+        return False
 
     @property
     def replans(self) -> bool:

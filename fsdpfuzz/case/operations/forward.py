@@ -331,13 +331,13 @@ def _accumulation(case: CaseSpec) -> str:
 
 
 @lru_cache(maxsize=64)
-def reduced_again(a: Anatomy) -> frozenset[str]:
-    """Units of which a backward meets gradients that were reduced, and are not zero since."""
+def reduced_again(a: Anatomy, *, zeros: bool = False) -> frozenset[str]:
+    """Units of which a backward meets reduced gradients; ``zeros`` counts those zeroed in place."""
     reduced: set[str] = set()
     found: set[str] = set()
     sync = True
     for i, op, now in a.situations(0):
-        reduced = set() if op.clears_gradients else reduced & now.graded
+        reduced = set() if op.clears_gradients and not zeros else reduced & now.graded
         if isinstance(op, Forward) and op.waits:
             sync = op.sync
         elif op.gives_gradients:

@@ -16,6 +16,7 @@ from fsdpfuzz.case.operations.rescale import check_trained
 from fsdpfuzz.case.recipe import MODEL, Do, Statement, Value, Variable, call, literal
 from fsdpfuzz.case.tensor_parallel import ANY_CUT
 from fsdpfuzz.case.units.sharding import is_whole
+from fsdpfuzz.case.units.use_orig_params import ANY_FLAT
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
             group="State",
             values=ON,
             apis=("fsdp1",),
-            excludes={"on": {"use_orig_params": ("off", "mixed")}},
+            excludes={"on": ANY_FLAT},
         ),
         "full_params_rank0": Feature(
             about="on when rank 0 alone gets whole parameters (fsdp1 only)",
@@ -101,6 +102,11 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
     """Whether the other ranks get nothing, and none writes (fsdp1)."""
     async_op: bool = False
     """fsdp2 only."""
+
+    @property
+    def asks_trained(self) -> bool:
+        """With gradients, which trained parameters alone have."""
+        return self.grads
 
     @property
     def looks_whole(self) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from fsdpfuzz.case.base import ModulePath, on
-from fsdpfuzz.case.dimension import Feature, one
+from fsdpfuzz.case.base import ModulePath
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.paths import within
@@ -28,15 +27,6 @@ class SetReshard(OperationBase, tag="set_reshard", frozen=True, kw_only=True):
 
     Its documentation names evaluations, for which units may stay whole.
     """
-
-    features: ClassVar[Mapping[str, Feature]] = {
-        "reshard_set": Feature(
-            about="no, on, off, both: what the program sets reshard_after_forward to (fsdp2 only)",
-            group="Sharding",
-            values=("no", "on", "off", "both"),
-            apis=("fsdp2",),
-        )
-    }
 
     changes_units: ClassVar[bool] = True
 
@@ -74,10 +64,3 @@ class SetReshard(OperationBase, tag="set_reshard", frozen=True, kw_only=True):
         """``set_reshard_after_forward(False) of 0 and below``."""
         below = " and below" if self.recurse else ""
         return f"{METHOD}({self.reshard}) of {self.unit or 'root'}{below}"
-
-    @classmethod
-    def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """To what, if at all."""
-        if not a.fsdp1:
-            values = (on(op.reshard) for op in a.case.program if isinstance(op, cls))
-            yield "reshard_set", one(values, several="both")

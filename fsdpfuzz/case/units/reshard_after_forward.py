@@ -36,7 +36,6 @@ class ReshardAfterForward(Option):
 
     name = "reshard_after_forward"
     of_shards: ClassVar[bool] = True
-    newer: ClassVar[tuple[str, ...]] = (f"FSDPModule.{METHOD}()",)
     configured_by: ClassVar[tuple[str, ...]] = ("fsdp_reshard_after_forward",)
     feature: ClassVar[Feature] = Feature(
         about="default, on, off, int, mixed (fsdp2 only)",
@@ -54,10 +53,6 @@ class ReshardAfterForward(Option):
         yield from super().unit_values(a, path)
         if self.has(a.options[path]):
             yield "after_forward", left_by_forward(a, path)
-
-    def asked(self, a: Anatomy) -> bool:
-        """Where a program changes it."""
-        return any(op.changes_units for op in a.case.program)
 
     def configured(self, kind: type[Unit], config: Configuration) -> Any:
         """On, unless it says otherwise."""

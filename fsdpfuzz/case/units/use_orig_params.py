@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ALIGNED = 16
 """Bytes to which fsdp1 aligns parameters under ``use_orig_params``."""
+ANY_FLAT: Mapping[str, tuple[str, ...]] = {"use_orig_params": ("off", "mixed")}
+"""Where a unit shows a flat parameter."""
 
 
 # ``_get_aligned_numel`` in fsdp/_flat_param.py, of the dtype that the unit computes in.

@@ -239,6 +239,11 @@ def test_nothing_keeps_the_memory_that_a_hook_is_given(
         case(Communication(hooked=True)), plan=plan, program=(Forward(), Backward()) * times
     )
     assert unit_features(anatomy(given), "0")["hooked_memory"] == expected
+    for to_none, there in ((True, "off"), (False, "on")):
+        cleared = (Forward(), Backward(), ZeroGrad(set_to_none=to_none), Forward(), Backward())
+        other = msgspec.structs.replace(given, program=cleared)
+        seen = unit_features(anatomy(other), "0")["hooked_memory"]
+        assert seen == ("on" if times == 1 and expected == "on" else there)
     replicated = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0", replicated=True)))
     for kept in (
         {"communication": None},

@@ -18,6 +18,7 @@ from fsdpfuzz.case import (
     Rebuild,
     Sequential,
     Step,
+    Tie,
     anatomy,
     check,
     features,
@@ -159,3 +160,11 @@ def test_a_product_with_a_parameter_of_the_unit_is_recomputed(
     paths = tuple(path for path in ("", "0") if path in expected)
     a = anatomy(make(fsdp1(*paths), model=model, program=TRAIN, checkpoints=(checkpoint,)))
     assert {path: unit_features(a, path)["recomputed_product"] for path in a.units} == expected
+
+
+def test_a_tie_within_the_unit_hides_no_product() -> None:
+    model = Sequential(children=(Norm(), Norm(variant="rms")))
+    tied = (Tie(source="0.weight", target="1.weight"),)
+    whole = (Checkpoint(path=""),)
+    a = anatomy(make(fsdp1(""), model=model, program=TRAIN, checkpoints=whole, ties=tied))
+    assert unit_features(a, "")["recomputed_product"] == "on"

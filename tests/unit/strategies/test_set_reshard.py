@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpfuzz.case import CaseSpec, is_sound
+from fsdpfuzz.case import NEWER, CaseSpec, is_sound
 from fsdpfuzz.case.operations import SetReshard
 from fsdpfuzz.strategies import FOCUSES, cases
 from tests.unit.strategies.minimal import minimal, shrinks_to
@@ -25,6 +25,6 @@ def test_it_is_drawn_in_all_forms() -> None:
 
 
 def test_it_shrinks_to_one_and_to_none() -> None:
-    one = SetReshard(unit="", reshard=False)
-    shrinks_to(lambda case: told(case) == [one], cases(apis=("fsdp2",)), lambda c: bool(told(c)))
-    assert not told(minimal(cases()))
+    one, offered = SetReshard(unit="", reshard=False), cases(apis=("fsdp2",), offers=tuple(NEWER))
+    shrinks_to(lambda case: told(case) == [one], offered, lambda case: bool(told(case)))
+    assert not told(minimal(cases(offers=tuple(NEWER))))
