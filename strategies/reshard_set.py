@@ -11,12 +11,11 @@ from fsdpfuzz.strategies.drawing import Drawing
 def draw(d: Drawing) -> None:
     """Once anywhere, also before a backward, and now and then the other way round later on.
 
-    Not where units are others by then, or have replicas alone. Shrinks towards none.
+    Not of units that a program wraps anew, or that have replicas alone. Shrinks towards none.
     """
     wanted, again, reshard, recurse = d.chance(8), d.chance(40), d.chance(50), not d.chance(30)
     which, places = d.between(0, 63), sorted(d.between(0, 31) for _ in range(2))
-    others = any(op.renews for op in d.case.program)
-    if not wanted or d.a.fsdp1 or d.parting != "never" or not d.trains or others:
+    if not wanted or d.a.fsdp1 or d.parting != "never" or not d.trains:
         return
     unit = d.a.units[which % len(d.a.units)]
     for place, value in zip(places, (reshard, not reshard)[: 1 + again], strict=False):

@@ -8,48 +8,31 @@ from __future__ import annotations
 
 from typing import get_args
 
-from fsdpfuzz.case import FEATURES, Api
-from fsdpfuzz.case.meta_init import WAYS
-from fsdpfuzz.case.policies import LISTING, Wrap
+from fsdpfuzz.case.policies import Wrap
+from tests.unit.strategies.values import (
+    APPLIED,
+    ATTENDING,
+    BY_HAND,
+    CLEARED,
+    FINDING,
+    FSDP1,
+    FSDP2,
+    LESS,
+    LOOKS,
+    META1,
+    META2,
+    OFF,
+    ON,
+    OPTIM,
+    RESCALED,
+    SEVERAL,
+    STATE,
+    STORED,
+    Values,
+)
 
-Values = dict[str, tuple[str, ...]]
-BOTH: tuple[tuple[Api, Api], ...] = (("fsdp1", "fsdp2"), ("fsdp2", "fsdp1"))
 Together = tuple[str, Values, Values]
 """Why no value on the one side comes with any on the other."""
-
-ON, OFF, LESS = ("on",), ("off",), ("left out", "missing")
-OPTIM: Values = {
-    "optim_state": ("full", "sharded", "several"),
-    **{f"optim_{n}": ON for n in ("own", "offload", "broadcast", "flatten", "fresh")},
-}
-"""The optimizer's state dict, and its options."""
-ASKED = ("offload", "rank0", "form", "frozen", "submodule")
-STATE: Values = {f"state_{name}": FEATURES[f"state_{name}"].values[1:] for name in ASKED}
-STORED: Values = {
-    "stored": ON,
-    "async_save": ON,
-    "transferred": ("plain", "fsdp1", "fsdp2", "several"),
-    "transferred_ranks": ("fewer",),
-    "transferred_state": ON,
-}
-"""A checkpoint on disk."""
-ATTENDING: Values = {"attention": ("full", "masked"), "kv_reuse": ON}
-CLEARED = ("part", "whole", "mixed")
-RESCALED: Values = {"rescaled": ("in place", "new data")}
-APPLIED: Values = {"applied": ("scaled", "smoothed", "several"), "applied_below": ON}
-BY_HAND: Values = {
-    "unsharded": ("at once", "async", "waited", "several"),
-    "resharded": ("before backward", "between", "several"),
-}
-"""Units gathered and sharded by hand, in iterations."""
-FSDP2: Values = {name: one.values for name, one in FEATURES.items() if one.apis == ("fsdp2",)}
-"""What fsdp1 does not have."""
-FSDP1: Values = {name: one.values for name, one in FEATURES.items() if one.apis == ("fsdp1",)}
-"""What fsdp2 does not have."""
-FINDING = tuple(way for way in get_args(Wrap) if way not in LISTING)
-"""Policies that find the units by themselves."""
-META1, META2 = (tuple(way for way in WAYS[api] if way not in WAYS[other]) for api, other in BOTH)
-"""Ways to materialise what is on the meta device that one of the APIs has alone."""
 
 MEANING: tuple[Together, ...] = (
     ("a unit alone is what each forward calls", {"late_unit": ON}, {"units": ("1",)}),
@@ -57,7 +40,7 @@ MEANING: tuple[Together, ...] = (
     (
         "a unit is called once for each forward that records to its end",
         {"unit_called_again": OFF},
-        {"pending": ("2+",)},
+        SEVERAL,
     ),
     (
         "each unit of a single one is alike",
@@ -144,7 +127,12 @@ MEANING: tuple[Together, ...] = (
         {"kept_without_gradient": ON},
         {"sharding": ("FULL_SHARD", "NO_SHARD", "HYBRID_SHARD")},
     ),
-    ("such a checkpoint counts as repeated", {"pending": ("2+",)}, {"reentrant": ("whole",)}),
+    (
+        "each backward is finished before the next",
+        {"finalization": ("manual", "async")},
+        {"second_backward": ("graph", "losses")},
+    ),
+    ("such a checkpoint counts as repeated", SEVERAL, {"reentrant": ("whole",)}),
     ("ties of units that lie in each other", {"nesting": ("flat",)}, {"tied": ("nested",)}),
     ("each API materialises in its own ways", {"meta_init": META2}, {"api": ("fsdp1",), **FSDP1}),
     ("each API materialises in its own ways", {"meta_init": META1}, {"api": ("fsdp2",), **FSDP2}),
@@ -165,10 +153,7 @@ MEANING: tuple[Together, ...] = (
         {
             **STATE,
             "lone_forward": ("no_grad",),
-            "full_params": ("read", "written"),
-            "full_params_offload": ON,
-            "full_params_rank0": ON,
-            "unshard_async": ON,
+            **LOOKS,
             **STORED,
             **BY_HAND,
         },
@@ -209,9 +194,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "optimizer": ("none",),
             "state_dict": ("full", "sharded", "local", "several"),
             **STATE,
-            "full_params": ("read", "written"),
-            "full_params_offload": ON,
-            "unshard_async": ON,
+            **LOOKS,
             **STORED,
             **OPTIM,
         },
@@ -388,7 +371,7 @@ NOT_DRAWN: tuple[Together, ...] = (
             "kept_after_backward": ON,
             "late_unit": ON,
         },
-        {"pending": ("2+",)},
+        SEVERAL,
     ),
     (
         "another module than the root is called without gradient only",
