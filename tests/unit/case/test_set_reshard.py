@@ -17,6 +17,7 @@ from fsdpfuzz.case import (
     Op,
     Plan,
     Sequential,
+    Step,
     anatomy,
     check,
     decode,
@@ -103,3 +104,19 @@ def test_where_a_unit_lies_on_fewer_ranks(program: tuple[Op, ...], expected: set
     a = anatomy(case(*program, plan=plan))
     assert set_on_fewer(a) == expected
     assert unit_features(a, "1")["set_on_fewer"] == ("on" if expected else "off")
+
+
+def test_what_a_unit_is_left_as_later_on_counts_too() -> None:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="1", reshard_after_forward=False)))
+    iteration = (Forward(), Backward())
+    told = SetReshard(unit="1", reshard=True)
+    for program, freed in ((iteration * 2, "off"), ((*iteration, told, *iteration), "on")):
+        a = anatomy(case(*program, plan=plan))
+        assert unit_features(a, "1")["freed"] == freed
+
+
+def test_a_unit_that_is_told_to_stay_whole_is_stepped_so() -> None:
+    sharded = Fsdp2Plan(units=(Fsdp2Unit(path="", reshard_after_forward=True),))
+    evaluated = (Forward(), Backward(), FREE, Step(), Forward(), Backward())
+    assert features(case(*evaluated, plan=sharded))["stepped_whole"] == "off"
+    assert features(case(WHOLE, *evaluated, plan=sharded))["stepped_whole"] == "on"
