@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.utils._pytree import tree_map_only
 
 from fsdpfuzz.steps.names import parameters
+from fsdpfuzz.steps.rank0 import from_rank0
 from fsdpfuzz.steps.rescale import scale
 from fsdpfuzz.steps.shards import gradient
 
@@ -34,25 +35,19 @@ def summoned(
     model: nn.Module,
     prefixed: bool,
     written: Sequence[str],
-    offload: bool = False,
     grads: bool = False,
-    rank0: bool = False,
+    **options: bool,
 ) -> dict[str, Any]:
-    """fsdp1's by ``summon_full_params``; what is ``written`` is scaled and kept.
+    """fsdp1's by ``summon_full_params`` with these options; ``written`` is scaled and kept."""
+    with FSDP.summon_full_params(model, writeback=len(written) > 0, **options):
+        return taken(parameters(model, prefixed), written, grads)
 
-    With ``rank0`` other ranks have none, and rank 0's lie on the CPU.
-    """
-    with FSDP.summon_full_params(
-        model,
-        writeback=len(written) > 0,
-        offload_to_cpu=offload,
-        rank0_only=rank0,
-        with_grads=grads,
-    ):
-        if rank0 and dist.get_rank() > 0:
-            return {}
-        found = taken(parameters(model, prefixed), written, grads)
-        return tree_map_only(Tensor, Tensor.cpu, found) if rank0 else found
+
+# What rank 0 alone has whole the others have in parts, or as flat parameters.
+def shared(found: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """What rank 0 has found, on the CPU of each rank."""
+    whole: dict[str, Any] = from_rank0(tree_map_only(Tensor, Tensor.cpu, found), device)
+    return whole
 
 
 def unsharded(model: nn.Module, prefixed: bool, waits: bool = False) -> dict[str, Any]:

@@ -141,11 +141,11 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         names = a.canonical_names(self.written)
         options: dict[str, Value] = {}
         if self.offload_to_cpu:
-            options["offload"] = True
+            options["offload_to_cpu"] = True
         if self.grads:
-            options["grads"] = True
+            options |= {"grads": True, "with_grads": True}
         if self.rank0_only:
-            options["rank0"] = True
+            options["rank0_only"] = True
         if self.async_op:
             options["waits"] = True
         written = [literal(names)] if a.fsdp1 else []
@@ -158,7 +158,7 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         )
         yield Do(call=own, into=(whole,), who="fsdp")
         if self.rank0_only:
-            shared = call("steps.rank0.from_rank0", whole, Variable("device"))
+            shared = call("steps.full_params.shared", whole, Variable("device"))
             yield Do(call=shared, into=(whole,), who="fsdp")
         more = {"grads": True} if self.grads else {}
         plain = call("steps.full_params.taken", Variable("named"), literal(names), **more)

@@ -173,7 +173,7 @@ def calls(case: CaseSpec) -> dict[str, Value]:
 def test_fsdp_is_read_while_it_is_whole_and_the_plain_model_as_it_is() -> None:
     written = literal(("0.weight", "1.bias"))
     assert calls(asked(WRITTEN)) == {
-        "fsdp": call("steps.full_params.summoned", MODEL, True, written, offload=True),
+        "fsdp": call("steps.full_params.summoned", MODEL, True, written, offload_to_cpu=True),
         "reference": call("steps.full_params.taken", Variable("named"), written),
     }
     assert calls(asked(ASYNC, api="fsdp2")) == {

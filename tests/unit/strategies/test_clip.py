@@ -11,9 +11,9 @@ from tests.unit.strategies.minimal import minimal
 from tests.unit.strategies.sample import sample
 
 SCALING = ("overflow", "unscale", "update_scale")
-BESIDE = ("clear_grad", "learning_rate", "state_dict", *SCALING)
-"""What leaves the other gradients as they are: some set to None, a rate, and what is saved; and
-what a gradient scaler has to do with them."""
+BESIDE = ("clear_grad", "learning_rate", "state_dict", "set_reshard", *SCALING)
+"""What leaves the other gradients as they are: some set to None, a rate, what is saved, and what
+forwards are told; and what a gradient scaler has to do with them."""
 
 
 def clips(case: CaseSpec) -> list[Clip]:
