@@ -38,28 +38,23 @@ def vain_gathers(a: Anatomy) -> VainGathers:
         called: set[str] = set()
         reached: set[str] = set()
         in_vain: set[str] = set()
-        over = False
         for i, op, now in a.situations(rank):
             b = a.at(i)
             if op.waits:
-                # It waits for what computation has come to, and so do its own all-gathers.
                 found |= in_vain
-                in_vain.clear()
-                if over:
-                    reached.clear()
-                over = False
                 units = units_of_a_forward(b, op, now)
                 called |= units.called
                 reached |= units.reached
             elif op.gives_gradients:
                 lists = listed_in_backward(b)
-                ahead = [lists.get(unit, ()) for unit in reached]
-                for _ in range(2 if op.goes_back_again else 1):
+                listed = {path for unit in reached for path in lists.get(unit, ())}
+                in_vain = (called | listed) - reached if reached else set()
+                if op.goes_back_again:
                     reached_next |= reached if in_vain else set()
-                    in_vain = called.union(*ahead) - reached if reached else set()
                     # The order of the forwards is forgotten when a backward ends.
-                    called.clear()
-                over = True
+                    in_vain = listed - reached
+                called.clear()
+                reached.clear()
             else:
                 # It takes its time, by which what was gathered is there.
                 in_vain.clear()

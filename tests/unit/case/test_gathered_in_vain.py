@@ -16,6 +16,7 @@ from fsdpfuzz.case import (
     Sequential,
     Step,
     anatomy,
+    check,
     unit_features,
 )
 from fsdpfuzz.case.hazards.vain_gathers import vain_gathers
@@ -57,11 +58,10 @@ TWICE: tuple[Op, ...] = (Forward(), Backward(again=True))
     ("program", "frozen", "expected"),
     [
         (TWICE, ("0.weight",), {"", "1"}),
-        ((Forward(), Forward(), Backward(), Backward()), ("0.weight",), {"", "1"}),
+        ((Forward(), Forward(), Backward(each=True)), ("0.weight",), {"", "1"}),
         # A forward waits for all that computation has come to.
         (AGAIN, ("0.weight",), set()),
-        # Between the two something takes its time.
-        ((Forward(), Forward(), Backward(), Step(), Backward()), ("0.weight",), set()),
+        ((*ONCE, *TWICE), ("0.weight",), {"", "1"}),
         (TWICE, (), set()),
         (TWICE, ("0.weight", "1.weight"), set()),
     ],
@@ -70,6 +70,7 @@ def test_another_backward_follows(
     program: tuple[Op, ...], frozen: tuple[str, ...], expected: set[str]
 ) -> None:
     case = make(fsdp2("", "0", "1"), model=CHAIN, program=program, frozen=frozen)
+    check(case)
     a = anatomy(case)
     assert vain_gathers(a).reached_next == expected
     assert unit_features(a, "1")["behind_vain_gather"] == ("on" if expected else "off")
@@ -98,3 +99,16 @@ def test_of_fsdp1_nothing_is_said() -> None:
     a = anatomy(case)
     assert vain_gathers(a).units == set()
     assert "gathered_in_vain" not in unit_features(a, "0")
+
+
+def test_a_list_is_followed_in_each_of_the_backwards() -> None:
+    model = Sequential(children=(Idle(), Linear(out=4)))
+    units = (
+        Fsdp2Unit(path=""),
+        Fsdp2Unit(path="0.idle"),
+        Fsdp2Unit(path="1", prefetched_in_backward=("0.idle",)),
+    )
+    case = make(Fsdp2Plan(units=units), model=model, program=(*TWICE, *ONCE))
+    assert vain_gathers(anatomy(case)).units == {"0.idle"}
+    frozen = make(fsdp2("", "0", "1"), model=CHAIN, program=(*TWICE, *ONCE), frozen=("0.weight",))
+    assert vain_gathers(anatomy(frozen)).units == set()
