@@ -58,10 +58,8 @@ def reading(read: FullParams, *after: Op) -> CaseSpec:
     ],
 )
 def test_gradients_are_read_and_put_back(fault: str, key: str, tmp_path: Path) -> None:
-    case, injection = (
-        reading(FullParams(grads=True), Step()),
-        f"benchmarks.faults.injections:{fault}",
-    )
+    case = reading(FullParams(grads=True), Step())
+    injection = f"benchmarks.faults.injections:{fault}"
     assert judged(case).status == "passed"
     found = judged(case, injection).findings[0]
     assert found.key == key

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.coverage import UNKNOWN, Share, group_of, reason_for, show
+from benchmarks.coverage import ELSEWHERE, REASONS, UNKNOWN, Share, group_of, reason_for, show
 
 ROOT = Path(__file__).parents[3]
 PARAM = "/x/torch/distributed/fsdp/_fully_shard/_fsdp_param.py"
@@ -58,6 +58,7 @@ def test_what_a_backend_cannot_reach_is_told_apart(tmp_path: Path) -> None:
     found = {"title": "t", "files": {str(file): {"functions": functions}}}
     seen = {b: show(found, Console(quiet=True), b)["groups"]["FSDP1"] for b in ("gloo", "nccl")}
     assert [group["elsewhere"] for group in seen.values()] == [5, 1]
+    assert {why for reasons in ELSEWHERE.values() for why in reasons} <= set(REASONS.values())
     assert Share(**seen["gloo"]).words == ("8", "25.0 %", "66.7 %", "-")
 
 
