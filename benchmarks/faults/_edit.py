@@ -56,6 +56,7 @@ Area = Literal[
     "tied parameters",
     "wrapping",
     "tensor parallelism",
+    "named mesh",
 ]
 
 _FUTURE = 0x1FF0000

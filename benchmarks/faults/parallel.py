@@ -1,4 +1,4 @@
-"""Faults that show only where fully_shard is given parameters that are cut over ranks already."""
+"""Faults that show only where fully_shard is given parameters that lie on a mesh already."""
 
 from __future__ import annotations
 
@@ -51,5 +51,42 @@ FAULTS = (
             "grad = grad if any(map(Placement.is_partial, grad.placements)) else "
             "grad.redistribute(placements=placements)",
         ),
+    ),
+    fault(
+        "fsdp2_named_axes_reduced_twice",
+        "where fully_shard is told the axes of a mesh by name, gradients are summed before they "
+        "are reduced: they are too large by the number of ranks",
+        "named mesh",
+        "fsdp2",
+        Edit(
+            PARAM + "_get_grad_inner_tensor",
+            "grad.placements[i] if i in self._dp_dim_indices else placements[i]",
+            "placements[i]",
+        ),
+    ),
+    fault(
+        "fsdp2_named_axes_swapped",
+        "where fully_shard is told the axes of a mesh by name, it shards over the replicas and "
+        "replicates over the shards: what is saved is another model",
+        "named mesh",
+        "fsdp2",
+        Edit(
+            "torch.distributed.fsdp._fully_shard._fsdp_init:_get_mesh_info_from_named_dims",
+            "DeviceMesh._concatenate([replicate_mesh, shard_mesh])",
+            "DeviceMesh._concatenate([shard_mesh, replicate_mesh])",
+        ),
+        needs="world size 4",
+    ),
+    fault(
+        "fsdp2_named_axes_flattened_in_part",
+        "of two axes of shards that fully_shard is told it reduces over the first one alone",
+        "named mesh",
+        "fsdp2",
+        Edit(
+            "torch.distributed.fsdp._fully_shard._fsdp_init:_get_mesh_info_from_named_dims",
+            'return mesh[names]._flatten("_".join(names))',
+            "return mesh[names[0]]",
+        ),
+        needs="world size 4",
     ),
 )

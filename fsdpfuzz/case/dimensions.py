@@ -28,6 +28,7 @@ from fsdpfuzz.case.recovery import RecoveryDimension
 from fsdpfuzz.case.reduce_scatter import ReduceScatterDimension
 from fsdpfuzz.case.reshard_set import ReshardSetDimension
 from fsdpfuzz.case.spec import CaseSpec
+from fsdpfuzz.case.spmd_mesh import SpmdMeshDimension
 from fsdpfuzz.case.stored_low import StoredLowDimension
 from fsdpfuzz.case.strides import StridesDimension
 from fsdpfuzz.case.structure import StructureDimension
@@ -70,6 +71,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     StoredLowDimension(),
     LagDimension(),
     ReshardSetDimension(),
+    SpmdMeshDimension(),
     *HAZARDS,
 )
 DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))

@@ -28,7 +28,7 @@ from fsdpfuzz.case.operations import (
 from fsdpfuzz.case.operations.forward import keeps_losses
 from fsdpfuzz.case.operations.state_dict import state_step
 from fsdpfuzz.case.optimizer import Optimizer, goes_through
-from fsdpfuzz.case.parallelised import AXIS
+from fsdpfuzz.case.parallelised import AXIS, takes_axis
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import (
     MODEL,
@@ -297,13 +297,14 @@ class Lowering:
             and not again
             and (self.a.fsdp1 or self.a.case.mesh is None)
             and self.a.case.tensor_parallel is None
+            and self.a.case.spmd_mesh is None
         )
 
     def _main(self) -> Iterator[Statement]:
         case = self.a.case
         mesh = mesh_of(self.a)
         if mesh is not None and not self._single_use_of_mesh:
-            beside = () if self.a.case.tensor_parallel is None else (AXIS,)
+            beside = (AXIS,) if takes_axis(self.a) else ()
             yield Do(call=mesh, into=(Variable("mesh"), *beside), who="fsdp")
         yield Do(call=call("recipe.build", _DTYPE), into=(MODEL,))
         own, weights = self.a.imported, Variable("weights")

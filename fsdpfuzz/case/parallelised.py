@@ -18,9 +18,14 @@ _ROOM = "torch.distributed.tensor.parallel"
 _LAYOUTS = "torch.distributed.tensor"
 
 
+def takes_axis(a: Anatomy) -> bool:
+    """Whether modules are cut over a mesh of that axis alone, and not over one that has all."""
+    return a.case.tensor_parallel is not None and a.case.spmd_mesh is None
+
+
 def parallelised(a: Anatomy) -> Iterator[Do]:
     """What is done with a model before any of it is a unit."""
-    told = a.case.tensor_parallel
+    told = a.case.tensor_parallel if takes_axis(a) else None
     for part in () if told is None else told.modules:
         for path, style in part.styles():
             target = Inside("model", path) if path else MODEL

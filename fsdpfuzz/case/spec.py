@@ -21,6 +21,7 @@ from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.meta_init import MetaInit
 from fsdpfuzz.case.micro_batches import MicroBatches
 from fsdpfuzz.case.modules import Model
+from fsdpfuzz.case.named_axes import SpmdMesh
 from fsdpfuzz.case.operations import Op
 from fsdpfuzz.case.optimizer import Optimizer
 from fsdpfuzz.case.reduce_scatter import ReduceScatter
@@ -81,6 +82,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """What losses and steps go through; None for nothing."""
     lag: bool = False
     """Whether computation of FSDP's model begins late, on a GPU."""
+    spmd_mesh: SpmdMesh | None = None
+    """How ``fully_shard`` is told of a mesh by its names (fsdp2); None for a mesh of its own."""
 
     @property
     def api(self) -> Api:

@@ -252,7 +252,8 @@ class TensorParallelDimension(Dimension):
                 raise CaseError("ranks that part go with no tensor parallelism", path=here)
             # ``_get_total_norm`` in torch/nn/utils/clip_grad.py stacks the norms of all gradients:
             # "All operands in aten.stack.default must have the same mesh".
-            if op.joins_gradients and any(p.fqn not in cut_dims(a) for p in a.distinct):
+            apart = case.spmd_mesh is None
+            if apart and op.joins_gradients and any(p.fqn not in cut_dims(a) for p in a.distinct):
                 raise CaseError("clip gradients that lie on two meshes", path=here)
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:

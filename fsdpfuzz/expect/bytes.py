@@ -262,6 +262,9 @@ def waiting_bytes(a: Anatomy, op: int, rank: int, *, own: bool = False) -> int |
         return None
     if a.fsdp1 or not _all_there(a) or (told is not None and told.all_reduce_only):
         return None
+    # On one mesh DTensor's rules for each operation say whether a gradient is cut before then.
+    if a.case.spmd_mesh is not None and a.case.tensor_parallel is not None:
+        return None
     now, total = a.at(op), 0
     waits = now.units if told is None or not told.units else told.units
     for owner, parameters in now.managed.items():

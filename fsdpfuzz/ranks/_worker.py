@@ -28,6 +28,7 @@ from fsdpfuzz.observations import RankReport
 from fsdpfuzz.ranks._collectives import note_collectives
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._imported import load
+from fsdpfuzz.ranks._meshes import forget_meshes
 from fsdpfuzz.ranks._raised import describe
 from fsdpfuzz.ranks._taps import tapped
 from fsdpfuzz.ranks._train import run_case
@@ -181,7 +182,7 @@ def _attempt(message: Order, env: RankEnv, run: _Runs) -> RankReport:
         # Here, when the next case is there: every rank has
         # answered the last one, and none uses its groups.
         if env.groups.next_case():
-            _forget_meshes()
+            forget_meshes()
         report = run(case, env)
         if not isinstance(report, RankReport):
             raise ContractError(f"run_case returned {type(report).__name__}, not a RankReport")
@@ -248,21 +249,6 @@ def _gather(mine: Tensor, env: RankEnv) -> list[list[int]]:
 def _group() -> ProcessGroup:
     # Straight to the group: the fuzzer's own collectives belong in no recorder and in no count.
     return distributed_c10d._get_default_group()
-
-
-def _forget_meshes() -> None:
-    """Clears DTensor's caches: they take an equal mesh, whose groups are gone, for a new one."""
-    from torch.distributed.tensor import DTensor, _redistribute, debug
-
-    propagator = DTensor._op_dispatcher.sharding_propagator
-    # Newer torch has more of them than older torch, and a function for each.
-    for owner, name in (
-        (getattr(propagator.propagate_op_sharding, "cache", None), "cache_clear"),
-        (debug, "_clear_fast_path_sharding_prop_cache"),
-        (debug, "_clear_sharding_prop_cache"),
-        (getattr(_redistribute, "_gen_transform_infos", None), "cache_clear"),
-    ):
-        getattr(owner, name, lambda: None)()
 
 
 def _with_usage(report: RankReport) -> RankReport:

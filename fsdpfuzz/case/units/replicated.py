@@ -70,3 +70,5 @@ class Replicated(Option):
         # DeviceMesh".
         if a.case.mesh is not None or a.case.tensor_parallel is not None:
             raise CaseError("replicate() expects a mesh of one dimension", path=at)
+        if a.case.spmd_mesh is not None:
+            raise CaseError("has no shards, whose axes a named mesh says", path=at)

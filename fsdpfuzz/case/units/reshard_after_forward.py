@@ -114,6 +114,17 @@ def with_reshard(plan: Fsdp2Plan, reaches: Callable[[Fsdp2Unit], bool], value: b
     return msgspec.structs.replace(plan, units=units)
 
 
+def over_some(unit: Unit) -> bool:
+    """Whether a unit is told over how many ranks a forward leaves it."""
+    value = unit.reshard_after_forward
+    return value is not None and not isinstance(value, bool)
+
+
+def resharded_over_some(a: Anatomy) -> bool:
+    """Whether any unit is, under any plan."""
+    return any(over_some(unit) for b in a.under_each_plan for unit in b.options.values())
+
+
 def told_to_reshard(a: Anatomy) -> bool:
     """Whether a unit is told how a forward leaves it, instead of by default."""
     told = (unit for b in a.under_each_plan for unit in b.options.values())

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.named_axes import dims, named_mesh
 from fsdpfuzz.case.recipe import Global, Value, Variable, call
 from fsdpfuzz.case.tensor_parallel import data_ranks
 from fsdpfuzz.case.units.base import Option
@@ -55,6 +56,8 @@ def mesh_of(a: Anatomy) -> Value:
     Beside it, with tensor parallelism, the one that modules are cut over.
     """
     device, mesh, told = Variable("device"), a.case.mesh, a.case.tensor_parallel
+    if a.case.spmd_mesh is not None:
+        return named_mesh(a.case, a.case.spmd_mesh)
     if told is not None and mesh is not None:
         axes = (mesh.replicate, mesh.shard, told.size)
         return call("steps.mesh.replicated_beside_tensors", device, *axes)
@@ -71,6 +74,8 @@ def arguments(a: Anatomy, unit: Unit, mesh: Value) -> dict[str, Value]:
         # Any other strategy takes a mesh's first dimension, that of the replicas, for its shards
         # (``_init_process_group_state`` in fsdp/_init_utils.py).
         return {"device_mesh": mesh} if unit.takes_mesh else {}
+    if a.case.spmd_mesh is not None:
+        return {"mesh": mesh, "dp_mesh_dims": dims(a.case, a.case.spmd_mesh)}
     return {"mesh": mesh}
 
 

@@ -16,6 +16,7 @@ OFFERED = {
     "keep_unsharded_storage": {"off", "on"},
     "finalization": {"automatic", "manual", "async"},
     "reshard_set": {"no", "on", "off", "both"},
+    "spmd_mesh": {"no", "one axis", "two axes"},
 }
 
 
@@ -41,6 +42,7 @@ def test_it_is_not_drawn_elsewhere_and_nothing_else_changes() -> None:
         "reduce_scatter": None,
         "keep_unsharded_storage": False,
         "finalization": "automatic",
+        "spmd_mesh": None,
     }
     alike = [
         msgspec.structs.replace(new, **plain, optimizer=old.optimizer, program=untold(new)) == old
