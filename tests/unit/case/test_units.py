@@ -289,8 +289,9 @@ MESSAGES = {
         "Parameter '1.weight' is shared with a parameter already managed by another FSDP group. "
         "For shared/tied parameters, use fully_shard([module_a, module_b]) to place them"
     ],
-    "fsdp2_resharded_by_name": "reshard_after_forward as int is not yet supported with SPMD mesh "
-    "(dp_mesh_dims)",
+    "fsdp2_resharded_by_name": [
+        "reshard_after_forward as int is not yet supported with SPMD mesh (dp_mesh_dims)"
+    ],
     "fsdp2_uneven_placement": [
         "FSDP does not support uneven sharding on dim 1: torch.Size([3, 3]) (world size: 2)"
     ],
