@@ -3,22 +3,22 @@
     python benchmarks/coverage.py [--examples 3000] [--world-sizes 2,3,4] [--jobs N] [--seed 1]
         [--backend gloo] [--seeds-only] [--json FILE]
 
-Counted are statements inside functions: those of modules run when torch is imported. Of these a
-backend cannot reach those of functions for other devices, and sound programs none that raise: the
-share of the rest is told apart. It lists the functions that no case entered, with the reason where
-`REASONS` has one.
+Counted are the statements of functions, and all of them: a rank runs those of modules when it
+imports them. Some of them no sound program can run on a backend, as `benchmarks.unreached` says:
+the shares are of the others. It lists the functions that have statements which were not run and
+could be, with what is known of why.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import linecache
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.covered import FOLDER, patterns
+from benchmarks.unreached import ELSEWHERE, why
 
 ROOT = Path(__file__).resolve().parents[1]
 INJECTION = "benchmarks.covered:install"
@@ -44,36 +45,6 @@ GROUPS = {
     "state_dict.py": r"distributed/checkpoint/state_dict\.py",
 }
 """A file belongs to the first group whose pattern it has."""
-REASONS = {
-    r"stream|event|_get_gradient_divide_factors_nccl|cuda|_offload_to_cpu_async": "needs a GPU",
-    r"_compiled|compile|traceable|dynamo|unsafe_setattr": "torch.compile is no dimension",
-    r"__repr__|__str__|_logging|_get_post_grad": "only says something",
-    r"deepcopy|__getstate__|__setstate__|pickle": "a wrapped model is copied or pickled by nobody",
-    r"tensor_extension|_ext_|fsdp_(pre|post)_all_gather|extensions": "no tensor extensions drawn",
-    r"symm_mem|SymmMem|multicast|ProcessGroupAlloc|custom_reduce": "needs NVLink",
-    r"_init_device_handle|_ensure_valid|hpu|xpu|mtia": "another kind of device",
-    r"sharded_grad_scaler.*apply_scale": "a loss is one tensor",
-    r"_composable/(replicate|contract)\.py": "DDP's replicate, in whose place FSDP2's is drawn",
-    r"spmd|DataParallelMeshDims|_named_dims": "no mesh is drawn that names its axes to FSDP",
-    r"_debug_utils": "only says something",
-    r"_patch_(model|optimizer)_state_dict": "no function of the public API",
-    r"state_dict\.py:(get|set)_state_dict$": "model and optimizer are saved one by one",
-    r"share_comm_ctx": "no roots share a stream",
-    r"_trace_utils": "torch.fx is no dimension",
-    r"jvp|RegisterPreBackwardFunction|functorch": "functorch is no dimension",
-    r"set_(unshard_in_backward|separate_reduce)": "a setter, not drawn",
-    r"legacy_optim|(full|sharded|rekey)_optim_state_dict|optim_input": "deprecated",
-    r"sync_module|_warn_cpu_init": "needs a GPU",
-    r"_get_default_comm_hook$": "torch calls it nowhere",
-    r"compress_hook|low_precision_hook|_decompress": "needs a GPU",
-}
-"""Why no case here enters a function whose file and name have the pattern."""
-UNKNOWN = "not entered by these examples"
-ELSEWHERE = {
-    "gloo": ("needs a GPU", "needs NVLink", "another kind of device"),
-    "nccl": ("needs NVLink", "another kind of device"),
-}
-"""Why a backend cannot enter a function."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +69,12 @@ class Share:
         )
 
     @property
-    def words(self) -> tuple[str, str, str, str]:
-        """Statements, their share, that of those that can be run, and that of branches."""
+    def words(self) -> tuple[str, str, str]:
+        """Statements, the share that was run of those that can be, and of all."""
         return (
             str(self.of_lines),
-            percent(self.lines, self.of_lines),
             percent(self.lines, self.of_lines - self.elsewhere),
-            percent(self.branches, self.of_branches),
+            percent(self.lines, self.of_lines),
         )
 
 
@@ -149,6 +119,16 @@ def run_drawn(options: argparse.Namespace, folder: Path) -> None:
     ]
     for at in range(0, len(commands), options.jobs):
         start(commands[at : at + options.jobs], folder)
+
+
+def run_import(folder: Path) -> None:
+    """What a rank runs when it imports FSDP, before its first case."""
+    words = ["run", f"--rcfile={os.devnull}", "--branch", f"--include={','.join(patterns())}"]
+    words += [f"--data-file={folder / 'ranks.imports'}", "-m", "fsdpfuzz.ranks._worker"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    subprocess.run(
+        [sys.executable, "-m", "coverage", *words], cwd=ROOT, env=environment, check=True
+    )
 
 
 def start(commands: list[list[str]], folder: Path) -> None:
@@ -197,51 +177,59 @@ def group_of(file: str) -> str:
     return next(name for name, pattern in GROUPS.items() if re.search(pattern, file))
 
 
-def reason_for(file: str, function: str) -> str:
-    """Why a function is entered by no case; `UNKNOWN` where nobody has said so yet."""
-    place = f"{file}:{function}"
-    return next((why for pattern, why in REASONS.items() if re.search(pattern, place)), UNKNOWN)
-
-
-def out_of_reach(file: str, function: str, one: dict[str, Any], backend: str) -> int:
-    """How many statements of a function that were not run cannot be, by sound programs."""
-    missing: list[int] = one["missing_lines"]
-    if reason_for(short_name(file), function) in ELSEWHERE[backend]:
-        return len(missing)
-    return sum(linecache.getline(file, line).lstrip().startswith("raise") for line in missing)
-
-
 def short_name(file: str) -> str:
     """As torch's own sources are spoken of."""
     return file[file.index("distributed/") :]
 
 
-def show(found: dict[str, Any], console: Console, backend: str) -> dict[str, Any]:
-    """The tables; the same as data."""
-    shares = dict.fromkeys(GROUPS, Share())
-    never: list[dict[str, str]] = []
+def count(found: dict[str, Any], backend: str) -> dict[str, Any]:
+    """The shares of the groups, and the functions of which something is missed, most first."""
+    functions, everything = dict.fromkeys(GROUPS, Share()), dict.fromkeys(GROUPS, Share())
+    missed: list[dict[str, Any]] = []
     for file, one in found["files"].items():
-        short = short_name(file)
+        short, group = short_name(file), group_of(file)
         for name, function in one["functions"].items():
-            if not name:
-                continue
-            summary = function["summary"]
-            unreached = out_of_reach(file, name, function, backend)
-            shares[group_of(file)] = shares[group_of(file)].plus(summary, unreached)
-            if summary["num_statements"] and not summary["covered_lines"]:
-                why = reason_for(short, name)
-                never.append({"file": short, "function": name, "reason": why})
+            lines, summary = function["missing_lines"], function["summary"]
+            reasons = Counter(why(Path(file), short, name, line, backend) for line in lines)
+            left = {w: n for w, n in reasons.most_common() if w not in ELSEWHERE[backend]}
+            unreached = len(lines) - sum(left.values())
+            everything[group] = everything[group].plus(summary, unreached)
+            if name:
+                functions[group] = functions[group].plus(summary, unreached)
+            if left:
+                row = {"group": group, "file": short, "function": name or "(module)"}
+                numbers = {"missed": sum(left.values()), "statements": summary["num_statements"]}
+                missed.append({**row, **numbers, "why": left})
+    missed.sort(key=lambda row: (list(GROUPS).index(row["group"]), -row["missed"]))
+    groups = {
+        name: {"functions": vars(functions[name]), "all": vars(everything[name])} for name in GROUPS
+    }
+    return {"title": found["title"], "groups": groups, "missed": missed}
+
+
+def show(told: dict[str, Any], console: Console, backend: str) -> None:
+    """The tables of what was counted."""
     reach = f"run, of what {backend} reaches"
-    table = Table("", "statements in functions", "run", reach, "branches", title=found["title"])
-    for name, share in shares.items():
-        table.add_row(name, *share.words)
+    columns = ("statements in functions", reach, "of all", "branches")
+    table = Table("", *columns, "all statements", reach, "of all", title=told["title"])
+    for name, shares in told["groups"].items():
+        inside = Share(**shares["functions"])
+        branches = percent(inside.branches, inside.of_branches)
+        table.add_row(name, *inside.words, branches, *Share(**shares["all"]).words)
     console.print(table)
-    listed = Table("file", "function", "why", title=f"{len(never)} functions never entered")
-    for row in never:
-        listed.add_row(*row.values())
+    title = f"not run of what {backend} reaches: in {len(told['missed'])} functions"
+    listed = Table("", "file", "function", "not run", "of", "why", title=title)
+    for row in told["missed"]:
+        place = (row["group"], row["file"].rpartition("/")[2], row["function"])
+        listed.add_row(*place, str(row["missed"]), str(row["statements"]), in_words(row["why"]))
     console.print(listed)
-    told = {name: vars(share) for name, share in shares.items()}
-    return {"title": found["title"], "groups": told, "never": never}
+
+
+def in_words(reasons: dict[str, int]) -> str:
+    """Each reason, with how often it holds where there are several."""
+    if len(reasons) == 1:
+        return next(iter(reasons))
+    return "; ".join(f"{reason} ({times})" for reason, times in reasons.items())
 
 
 def main() -> int:
@@ -255,7 +243,7 @@ def main() -> int:
     parser.add_argument("--seeds-only", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    console = Console(width=140)
+    console = Console(width=160)
     told = []
     with tempfile.TemporaryDirectory(prefix="fsdpfuzz-coverage-") as name:
         parts = [("the seeds", run_seeds)]
@@ -264,8 +252,10 @@ def main() -> int:
         for number, (title, part) in enumerate(parts):
             folder = Path(name) / str(number)
             folder.mkdir()
+            run_import(folder)
             part(options, folder)
-            told.append(show({"title": title, **report(folder)}, console, options.backend))
+            told.append(count({"title": title, **report(folder)}, options.backend))
+            show(told[-1], console, options.backend)
     if options.json is not None:
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     return 0

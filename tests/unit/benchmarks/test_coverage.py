@@ -1,7 +1,8 @@
-"""What is counted of coverage's report, and what is said of functions that nobody enters."""
+"""What is counted of coverage's report, and what is missed of it."""
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.coverage import ELSEWHERE, REASONS, UNKNOWN, Share, group_of, reason_for, show
+from benchmarks.coverage import Share, count, files, group_of, report, run_import, show
+from benchmarks.unreached import GPU, RAISES, UNKNOWN
 
 ROOT = Path(__file__).parents[3]
 PARAM = "/x/torch/distributed/fsdp/_fully_shard/_fsdp_param.py"
@@ -28,38 +30,56 @@ def function(covered: int, of: int, branches: int = 0, missing: Any = ()) -> dic
     }
 
 
-def test_statements_of_functions_count_and_those_of_modules_do_not() -> None:
-    functions = {
-        "": function(0, 50),
-        "a": function(3, 4, 1),
-        "b": function(0, 6),
-        "c": function(0, 0),
-    }
-    found = {"title": "t", "files": {PARAM: {"functions": functions}}}
-    told = show(found, Console(quiet=True), "gloo")
-    assert told["groups"]["FSDP2"] == {
-        "lines": 3,
-        "of_lines": 10,
-        "branches": 1,
-        "of_branches": 2,
-        "elsewhere": 0,
-    }
-    assert told["groups"]["FSDP1"]["of_lines"] == 0
-    assert [row["function"] for row in told["never"]] == ["b"]
-
-
-def test_what_a_backend_cannot_reach_is_told_apart(tmp_path: Path) -> None:
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
     file = tmp_path / "distributed" / "fsdp" / "some.py"
     file.parent.mkdir(parents=True)
-    file.write_text("def f():\n    if wrong:\n        raise ValueError\n    x = 1\n")
-    streams = function(0, 4, missing=(7, 8, 9, 10))
-    # Of the lines that were not run one raises; the other is missed.
-    functions = {"f": function(2, 4, missing=(3, 4)), "f.wait_stream": streams}
-    found = {"title": "t", "files": {str(file): {"functions": functions}}}
-    seen = {b: show(found, Console(quiet=True), b)["groups"]["FSDP1"] for b in ("gloo", "nccl")}
-    assert [group["elsewhere"] for group in seen.values()] == [5, 1]
-    assert {why for reasons in ELSEWHERE.values() for why in reasons} <= set(REASONS.values())
-    assert Share(**seen["gloo"]).words == ("8", "25.0 %", "66.7 %", "-")
+    file.write_text(
+        "def f():\n    if wrong:\n        text = 1\n        raise ValueError\n    x = 1\n"
+    )
+    return file
+
+
+def test_functions_are_counted_without_modules_and_with_them(source: Path) -> None:
+    functions = {"": function(50, 60), "a": function(3, 4, 1), "b": function(0, 6)}
+    told = count({"title": "t", "files": {str(source): {"functions": functions}}}, "gloo")
+    inside = {"lines": 3, "of_lines": 10, "branches": 1, "of_branches": 2, "elsewhere": 0}
+    everything = {**inside, "lines": 53, "of_lines": 70}
+    assert told["groups"]["FSDP1"] == {"functions": inside, "all": everything}
+    assert told["groups"]["FSDP2"]["all"]["of_lines"] == 0
+
+
+def test_what_a_backend_cannot_run_is_taken_out_and_the_rest_listed(source: Path) -> None:
+    # A statement that builds a message is out of reach like the error; the last one is missed.
+    functions = {
+        "": function(1, 1),
+        "f": function(1, 4, missing=(3, 4, 5)),
+        "f.sync_module": function(0, 4, missing=(7, 8, 9, 10)),
+    }
+    found = {"title": "t", "files": {str(source): {"functions": functions}}}
+    on = {backend: count(found, backend) for backend in ("gloo", "nccl")}
+    shares = {backend: told["groups"]["FSDP1"]["functions"] for backend, told in on.items()}
+    assert [one["elsewhere"] for one in shares.values()] == [6, 2]
+    assert Share(**shares["gloo"]).words == ("8", "50.0 %", "12.5 %")
+    left = {
+        backend: [(row["function"], row["why"]) for row in told["missed"]]
+        for backend, told in on.items()
+    }
+    one = ("f", {UNKNOWN: 1})
+    assert left == {"gloo": [one], "nccl": [("f.sync_module", {GPU: 4}), one]}
+    assert [(row["missed"], row["statements"]) for row in on["nccl"]["missed"]] == [(4, 4), (1, 4)]
+
+
+def test_what_is_missed_is_shown_with_why(source: Path) -> None:
+    functions = {"f": function(1, 4, missing=(5,)), "f.deepcopy": function(0, 1, missing=(7,))}
+    found = {"title": "t", "files": {str(source): {"functions": functions}}}
+    console = Console(record=True, width=160, file=io.StringIO())
+    show(count(found, "gloo"), console, "gloo")
+    shown = console.export_text()
+    assert "in 2 functions" in shown
+    assert "deepcopy" in shown
+    assert UNKNOWN in shown
+    assert RAISES not in shown
 
 
 @pytest.mark.parametrize(
@@ -75,14 +95,17 @@ def test_a_file_is_of_one_api(file: str, group: str) -> None:
     assert group_of(file) == group
 
 
-def test_a_function_without_a_reason_says_so() -> None:
-    assert reason_for("distributed/fsdp/_fully_shard/x.py", "SymmMemAllGather.f") == "needs NVLink"
-    assert reason_for("distributed/fsdp/wrap.py", "_or_policy") == UNKNOWN
-    # Some of it is drawn, and what is not is no longer said to have a reason.
-    made = "distributed/_composable/replicate_with_fsdp.py"
-    assert reason_for(made, "_validate_mesh") == UNKNOWN
-    assert reason_for(made.replace("_with_fsdp", ""), "DDP.__new__").startswith("DDP's")
-    assert reason_for("distributed/fsdp/sharded_grad_scaler.py", "ShardedGradScaler.f") == UNKNOWN
+def test_what_an_import_runs_counts(tmp_path: Path) -> None:
+    run_import(tmp_path)
+    told = count({"title": "t", **report(tmp_path)}, "gloo")["groups"]
+    assert len(list(files())) > 30
+    for group in ("FSDP1", "FSDP2", "state_dict.py"):
+        everything, inside = Share(**told[group]["all"]), Share(**told[group]["functions"])
+        modules = everything.of_lines - inside.of_lines
+        assert modules > 80
+        # All but those of modules that only cases import.
+        assert everything.lines - inside.lines >= 0.9 * modules
+        assert inside.lines < 0.1 * inside.of_lines
 
 
 def test_it_finds_the_library_beside_its_own_name() -> None:
