@@ -52,8 +52,10 @@ class Predicate(_Strict, frozen=True, kw_only=True):
 
     def covers(self, a: Anatomy) -> bool:
         """Whether a case can show it at all."""
-        if not _have(case_features(a), self.case):
-            return False
+        return _have(case_features(a), self.case) and self.meets(a)
+
+    def meets(self, a: Anatomy) -> bool:
+        """Whether a case has a unit and a parameter that are meant, where some are asked for."""
         if self.parameter:
             return any(self.has_parameter(a, fqn) for fqn in a.by_fqn)
         return not self.unit or any(self.has_unit(a, path) for path in a.units)

@@ -27,6 +27,7 @@ from fsdpfuzz.corpus import write_atomically
 from fsdpfuzz.errors import CaseError, UsageError, one_line
 from fsdpfuzz.invariants import REGISTRY
 from fsdpfuzz.known.defect import Defect, ways
+from fsdpfuzz.known.sieve import Sieve
 from fsdpfuzz.reduce import simpler
 from fsdpfuzz.verdict import Finding
 
@@ -42,6 +43,7 @@ class Known:
         self.defects = dict(defects or {})
         self._shown: Counter[str] = Counter()
         self._applying: dict[tuple[str, str], dict[str, Defect]] = {}
+        self._sieves: dict[tuple[str, str], Sieve] = {}
 
     @classmethod
     def load(cls, path: Path) -> Known:
@@ -77,9 +79,11 @@ class Known:
 
     def covering(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
         """Ids of the defects that a case can show here."""
-        found = self.applying(torch=torch, backend=backend)
-        runs = ways(case)
-        return tuple(name for name, defect in found.items() if any(map(defect.when.covers, runs)))
+        here = (torch, backend)
+        if here not in self._sieves:
+            found = self.applying(torch=torch, backend=backend)
+            self._sieves[here] = Sieve({name: defect.when for name, defect in found.items()})
+        return self._sieves[here].covering(ways(case))
 
     def exits(self, case: CaseSpec, name: str) -> Iterator[CaseSpec]:
         """Plainer cases that a defect does not cover any more, the nearest first, at most two.
