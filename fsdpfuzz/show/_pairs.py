@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import get_args
 
 import msgspec
@@ -48,7 +48,7 @@ class BlindSpot(msgspec.Struct, frozen=True, kw_only=True):
     expected: float
 
 
-class PairTable(msgspec.Struct, frozen=True, kw_only=True):
+class PairTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The counts of a run as data: JSON in, JSON out.
 
     ``pairs`` maps positions in ``values``, the smaller one first, to the number of cases;
@@ -68,6 +68,11 @@ class PairTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def grid(self) -> Grid:
         """All counts at once."""
+        return self._grid
+
+    # A report asks for it several times, of a hundred thousand pairs.
+    @cached_property
+    def _grid(self) -> Grid:
         size = len(self.values)
         counts = [[0] * size for _ in range(size)]
         for key, count in self.pairs.items():
@@ -83,7 +88,7 @@ class PairTable(msgspec.Struct, frozen=True, kw_only=True):
         """Number of different pairs that were exercised."""
         return len(self.pairs)
 
-    @property
+    @cached_property
     def reachable(self) -> int:
         """Number of different pairs of values, each taken by itself, that can come together."""
         return sum(1 for _ in self.grid().possible_pairs())
