@@ -123,8 +123,14 @@ class Recorder:
         found += [item.input_grad for item in finished if item.input_grad is not None]
         for p in self._named.values():
             found += [p.detach()] if p.grad is None else [p.detach(), p.grad]
+        # After each operation, of all that there is: three kernels for each tensor, which are
+        # small, take longer than to put them into one.
+        alike: dict[torch.dtype, list[Tensor]] = {}
+        for tensor in found:
+            if tensor.numel():
+                alike.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
         sizes = [torch.zeros((), dtype=torch.float64, device=self._device)]
-        sizes += [tensor.abs().max().to(torch.float64) for tensor in found if tensor.numel()]
+        sizes += [torch.cat(flat).abs().max().to(torch.float64) for flat in alike.values()]
         return torch.stack(sizes).max()
 
     def _gradients(self) -> dict[str, Tensor | None]:
