@@ -21,8 +21,7 @@ COMPILE = "torch.compile is no dimension"
 SAYS = "only says something"
 DEPRECATED = "deprecated"
 PRIVATE = "no function of the public API"
-EXTENSIONS = "no tensor extensions drawn"
-NAMES = "no mesh is drawn that names its axes to FSDP"
+EXTENSIONS = "no tensors within tensors of FSDP1 are drawn"
 FUNCTORCH = "functorch is no dimension"
 SWITCHED = "an environment variable of torch's developers turns it on"
 UNKNOWN = "not reached by these examples"
@@ -33,17 +32,14 @@ REASONS = {
     r"_fsdp_param\.py:copy_|_copy_in_meta|fsdp_module_new_init": COMPILE,
     r"__repr__|__str__|_logging|_get_post_grad": SAYS,
     r"deepcopy|__getstate__|__setstate__|pickle": "a wrapped model is copied or pickled by nobody",
-    r"tensor_extension|_ext_|fsdp_(pre|post)_all_gather|extensions": EXTENSIONS,
-    r"ExtensionsData|_unflatten_all_gather_outputs|shard_mesh_from_root": EXTENSIONS,
+    r"fsdp/_fsdp_extensions|tensor_extension|_ext_": EXTENSIONS,
     r"symm_mem|SymmMem|multicast|ProcessGroupAlloc": NVLINK,
     r"_ensure_valid|hpu|xpu|mtia": DEVICE,
     r"sharded_grad_scaler.*apply_scale": "a loss is one tensor",
     r"_composable/(replicate|contract)\.py": "DDP's replicate, in whose place FSDP2's is drawn",
-    r"spmd|DataParallelMeshDims|_named_dims": NAMES,
     r"_debug_utils": SAYS,
     r"_patch_(model|optimizer)_state_dict|_set_unshard_async_op": PRIVATE,
     r"Parallel\._(unshard|use_training_state)": PRIVATE,
-    r"state_dict\.py:(get|set)_state_dict$": "model and optimizer are saved one by one",
     r"share_comm_ctx": "no roots share a stream",
     r"_trace_utils": "torch.fx is no dimension",
     r"jvp|RegisterPreBackwardFunction|functorch": FUNCTORCH,
@@ -85,13 +81,9 @@ GUARDS = {
     r"value\.device\.type != fsdp_state\.compute_device\.type": GPU,
     r"device(_|\.)type == 'mtia'": DEVICE,
     r"torch\.distributed\._functional_collectives\.is_torchdynamo_compiling\(\)": TRACED,
-    r"isinstance\(curr_obj, torch\._dynamo\.eval_frame\.OptimizedModule\)": COMPILE,
-    r"'_orig_mod' in k|fqns != fqns_with_compiler|use_unsafe_setattr": COMPILE,
+    r"use_unsafe_setattr": COMPILE,
     r"torch\._C\._are_functorch_transforms_active\(\)": FUNCTORCH,
-    r"hasattr\([\w.]+, 'fsdp_(pre|post)_all_gather'\)|has_fsdp_pre_all_gather": EXTENSIONS,
     r"(self|fsdp_state)\._fsdp_extension is not None": EXTENSIONS,
-    r"is_traceable_wrapper_subclass\(tensor_\)": EXTENSIONS,
-    r"dp_mesh_dims is not None|self\.mesh_info\.is_spmd_mesh": NAMES,
     # Of FSDP1 a state is its module.
     r"_is_composable\(\w+\)": GONE,
     r"_get_module_fsdp_state_if_fully_sharded_module: state != module": GONE,

@@ -109,6 +109,76 @@ FAULTS = (
         Edit(PARAM + "to_sharded", "self.free_unsharded_param()", "None"),
     ),
     fault(
+        "fsdp2_extension_memory_kept",
+        "what an all-gather extension makes of gathered tensors stays in memory",
+        "parameter group",
+        "fsdp2",
+        Edit(
+            PARAM + "free_unsharded_param",
+            "itertools.chain(self.all_gather_outputs, self._unsharded_inner_tensors)",
+            "self.all_gather_outputs",
+        ),
+    ),
+    fault(
+        "fsdp2_extension_joined_once",
+        "a parameter with an all-gather extension stays as it was gathered first",
+        "parameter group",
+        "fsdp2",
+        (
+            Edit(
+                PARAM + "free_unsharded_param",
+                "itertools.chain(self.all_gather_outputs, self._unsharded_inner_tensors)",
+                "self.all_gather_outputs",
+            ),
+            Edit(
+                PARAM + "init_unsharded_param",
+                "inner_tensor.fsdp_post_all_gather("
+                "all_gather_outputs, self._extensions_data.all_gather_metadata, "
+                "self.param_dtype or self.orig_dtype, out=self._unsharded_param)",
+                "None",
+            ),
+        ),
+    ),
+    fault(
+        "fsdp2_extension_sends_the_first",
+        "an all-gather extension sends what the parameter was at first",
+        "parameter group",
+        "fsdp2",
+        Edit(
+            PARAM + "all_gather_inputs",
+            "return [t.view(-1) for t in all_gather_inputs]",
+            "return self.__dict__.setdefault("
+            "'_sent', [t.reshape(-1).clone() for t in all_gather_inputs])",
+        ),
+    ),
+    fault(
+        "fsdp2_extension_of_the_last",
+        "all parameters of one size are joined with the metadata of the last one",
+        "parameter group",
+        "fsdp2",
+        Edit(
+            PARAM + "_init_extensions",
+            "self._extensions_data = ExtensionsData()",
+            "self._extensions_data = ExtensionsData.__dict__.get('one') or "
+            "(setattr(ExtensionsData, 'one', ExtensionsData()) or ExtensionsData.one)",
+        ),
+        silent=False,
+    ),
+    fault(
+        "fsdp2_extension_in_full_precision",
+        "an all-gather extension is told the parameter's dtype, not param_dtype",
+        "mixed precision",
+        "fsdp2",
+        Edit(
+            PARAM + "init_unsharded_param",
+            "self.param_dtype or self.orig_dtype",
+            "self.orig_dtype",
+            which=2,
+            among=2,
+        ),
+        silent=False,
+    ),
+    fault(
         "fsdp2_requires_grad_not_followed",
         "a parameter frozen or unfrozen after the first forward goes on as before",
         "freezing",

@@ -7,6 +7,7 @@ from fsdpfuzz.case.communication import CommunicationDimension
 from fsdpfuzz.case.debug_level import DebugLevelDimension
 from fsdpfuzz.case.dimension import Dimension
 from fsdpfuzz.case.divide_factor import DivideFactorDimension
+from fsdpfuzz.case.extensions import ExtensionsDimension
 from fsdpfuzz.case.finalization import FinalizationDimension
 from fsdpfuzz.case.forward_methods import ForwardMethodsDimension
 from fsdpfuzz.case.freezing import FreezingDimension
@@ -72,6 +73,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     LagDimension(),
     ReshardSetDimension(),
     SpmdMeshDimension(),
+    ExtensionsDimension(),
     *HAZARDS,
 )
 DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))

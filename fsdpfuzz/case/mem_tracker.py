@@ -51,6 +51,7 @@ class MemTrackerDimension(Dimension):
                     "second_backward": ("graph", "losses"),
                     "meanwhile": ("no_grad", "dropped", "inference_mode"),
                     "full_params": ("read", "written"),
+                    "extensions": ("split", "wider", "mixed"),
                     **ANY_CUT,
                 },
             },

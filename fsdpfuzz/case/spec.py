@@ -12,6 +12,7 @@ from fsdpfuzz.case.communication import Communication
 from fsdpfuzz.case.debug_level import DebugLevel
 from fsdpfuzz.case.dimension import Api
 from fsdpfuzz.case.divide_factor import DivideFactor
+from fsdpfuzz.case.extensions import Extension
 from fsdpfuzz.case.finalization import Finalization
 from fsdpfuzz.case.grad_scaler import GradScaler
 from fsdpfuzz.case.inputs import Inputs
@@ -84,6 +85,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """Whether computation of FSDP's model begins late, on a GPU."""
     spmd_mesh: SpmdMesh | None = None
     """How ``fully_shard`` is told of a mesh by its names (fsdp2); None for a mesh of its own."""
+    extensions: Annotated[tuple[Extension, ...], Meta(max_length=64)] = ()
+    """Parameters that say what is gathered of them (fsdp2)."""
 
     @property
     def api(self) -> Api:

@@ -13,6 +13,7 @@ from fsdpfuzz.case.anatomy import Anatomy
 from fsdpfuzz.case.checkpoints import reference_recomputes
 from fsdpfuzz.case.dimensions import DIMENSIONS
 from fsdpfuzz.case.divide_factor import told
+from fsdpfuzz.case.extensions import extended
 from fsdpfuzz.case.named_axes import spread
 from fsdpfuzz.case.parallelised import parallelised
 from fsdpfuzz.case.paths import depth, join
@@ -64,6 +65,7 @@ class Wrapping:
             return Procedure(name="shard", parameters=("model",), body=whole, result="model")
         body: list[Statement] = [*meta_init.emptied(self.a), *parallelised(self.a)]
         body += spread(self.a, self._mesh)
+        body += extended(self.a)
         early: dict[tuple[str, str], Variable] = {}
         # Where one unit is all there is, the model is untouched until it is made.
         # Else before anything is wrapped: ``model[0].weight`` is another tensor, or none, once

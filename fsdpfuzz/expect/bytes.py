@@ -20,6 +20,7 @@ from fsdpfuzz.case import (
     Parameter,
     called_units,
 )
+from fsdpfuzz.case.extensions import extensions, sent_in
 from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.stored_low import gathered_as
 from fsdpfuzz.case.tensor_parallel import cut_by_reduction, local, locally, place_of
@@ -31,6 +32,8 @@ ITEM = 4
 """Bytes of an element: reduced gradients are float32, and so are most parameters."""
 LOW = WIDTHS["bfloat16"]
 """The same of parameters that are stored in bfloat16."""
+SENT = {**WIDTHS, "float64": 8}
+"""The same of what is gathered."""
 
 
 def shard_bytes(a: Anatomy) -> int:
@@ -81,7 +84,8 @@ def gathered_in(a: Anatomy, owner: str) -> tuple[str, int]:
     """
     by_dtype: dict[str, list[str]] = {}
     for p in a.managed[owner]:
-        by_dtype.setdefault(gathered_as(a, owner, p.fqn), []).append(p.fqn)
+        for name in sent_in(a, owner, p.fqn):
+            by_dtype.setdefault(name, []).append(p.fqn)
     if len(by_dtype) == 1:
         return next(iter(by_dtype)), shard_numel(a, owner)
     numel = {name: shard_numel(a, owner, names) for name, names in by_dtype.items()}
@@ -90,16 +94,18 @@ def gathered_in(a: Anatomy, owner: str) -> tuple[str, int]:
         return (there or list(numel))[0], sum(numel.values())
     # fsdp2 concatenates parameters of several dtypes as bytes
     # (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``_get_param_all_gather_inputs``).
-    return "uint8", sum(WIDTHS[name] * numel[name] for name in there)
+    return "uint8", sum(SENT[name] * numel[name] for name in there)
 
 
 def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
     """The most bytes that units add to their shards while they are whole.
 
     Gathered are padded shards of every rank. fsdp2 gathers along the first dimension, so that
-    parameters cut along another one are then laid out anew, beside what was gathered.
+    parameters cut along another one are then laid out anew, beside what was gathered, and so are
+    those that are gathered in another form.
     """
-    total, dims = 0, sharded_dims(a)
+    total, dims, told = 0, sharded_dims(a), extensions(a)
+    beside = 0
     for owner, parameters in a.managed.items():
         if owner is None or owner not in owners:
             continue
@@ -112,7 +118,10 @@ def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:
             # The second term is what ``foreach_all_gather_copy_out``
             # chunks and joins along the other dimension.
             total += ranks * _chunk(p, dim, ranks) + (p.numel if dim else 0)
-    return ITEM * total
+            if p.fqn in told:
+                width = sum(SENT[name] for name in sent_in(a, owner, p.fqn))
+                beside += width * ranks * _chunk(p, dim, ranks)
+    return ITEM * total + beside
 
 
 def kept_bytes(a: Anatomy) -> int:

@@ -288,6 +288,7 @@ def test_saved_cases_have_values_that_are_listed(name: str) -> None:
 SELDOM = {
     "cut_output",
     "empty_parameter",
+    "extensions",
     "grad_scaler",
     "offloaded_dropout",
     "offloaded_input",

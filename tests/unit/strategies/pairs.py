@@ -158,6 +158,11 @@ MEANING: tuple[Together, ...] = (
             **BY_HAND,
         },
     ),
+    (
+        "what is loaded from disk, or onto the meta device, takes the place of a tensor subclass",
+        {"extensions": ("split", "wider", "mixed")},
+        {"rebuilt": ("same", "other"), **STORED, "meta_init": META2},
+    ),
 )
 
 NOT_DRAWN: tuple[Together, ...] = (
