@@ -25,9 +25,7 @@ def storage_bytes(tensors: Iterable[Tensor | None]) -> int:
     storages = {}
     for tensor in tensors:
         if tensor is not None:
-            local = getattr(tensor, "_local_tensor", tensor)
-            # Of one that holds another the storage is a mere size.
-            storage = getattr(local, "held", local).untyped_storage()
+            storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
             # By address: each look at a storage may make another Python object.
             storages[storage._cdata] = storage.nbytes()
     return sum(storages.values())

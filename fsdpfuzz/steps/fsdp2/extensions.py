@@ -19,10 +19,11 @@ class Extended(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> Extended:
-        """Of the same size, strides, dtype and device as what it holds."""
+        """Of the same shape and place as what it holds, and with as many bytes behind it."""
         size, strides, offset = held.shape, held.stride(), held.storage_offset()
+        behind = held.untyped_storage().nbytes()
         return Tensor._make_wrapper_subclass(
-            cls, size, strides, offset, dtype=held.dtype, device=held.device
+            cls, size, strides, offset, dtype=held.dtype, device=held.device, storage_size=behind
         )
 
     def __init__(self, held: Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._common_utils import clean_tensor_name
 
@@ -22,17 +22,12 @@ def fsdp_params(model: nn.Module) -> Iterator[Any]:
             yield from group.fsdp_params
 
 
-def gathered(held: Any) -> list[Tensor]:
-    """What was gathered of a parameter, and what an extension has made of that."""
-    return [*held.all_gather_outputs, *held._unsharded_inner_tensors]
-
-
 def held_bytes(model: nn.Module) -> int:
     """Storages of the shards, of parameters that are whole, and of what no unit manages."""
     tensors: list[Any] = list(model.parameters())
     for held in fsdp_params(model):
         # What was freed stays in the list, with a storage of size 0.
-        tensors += [held.sharded_param, *gathered(held)]
+        tensors += [held.sharded_param, *held.all_gather_outputs]
         tensors.append(getattr(held, "_unsharded_param", None))
     return storage_bytes(tensors)
 
@@ -44,7 +39,9 @@ def unfreed(model: nn.Module) -> list[str]:
     found = []
     for held in fsdp_params(model):
         info = held._module_info
-        kept = any(tensor.untyped_storage().nbytes() for tensor in gathered(held))
+        # What was gathered, and what an all-gather extension has made of it.
+        tensors = (*held.all_gather_outputs, *held._unsharded_inner_tensors)
+        kept = any(tensor.untyped_storage().nbytes() for tensor in tensors)
         if kept and held.sharded_state.name != "UNSHARDED":
             found.append(clean_tensor_name(f"{names[info.module]}.{info.param_name}").lstrip("."))
     return found
