@@ -159,14 +159,14 @@ def test_a_reason_of_the_backend_goes_before_one_of_what_is_drawn(tmp_path: Path
         def f(x):
             if self.pin_memory:
                 one = 1  # one
-            if dp_mesh_dims is not None:
+            if self._fsdp_extension is not None:
                 if self.pin_memory:
                     two = 1  # two
         """
     found = {backend: reasons(tmp_path, source, backend) for backend in ELSEWHERE}
     assert found["gloo"] == {"one": GPU, "two": GPU}
     assert GPU not in ELSEWHERE["nccl"]
-    assert found["nccl"]["two"].startswith("no mesh")
+    assert found["nccl"]["two"].startswith("no tensors within")
 
 
 def test_a_function_without_a_reason_says_so() -> None:
