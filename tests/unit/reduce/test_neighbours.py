@@ -144,6 +144,22 @@ def test_each_option_differs_in_one_thing(case: CaseSpec) -> None:
     assert_in_one_thing(case)
 
 
+def test_a_module_and_its_prefix_are_no_one_option() -> None:
+    state = StateDict(form="full", submodule="0", prefix="dropped")
+    case = CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Linear(out=1), Linear(out=1))),
+        inputs=Dense(width=2, batch=1),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        program=(state,),
+    )
+    assert_in_one_thing(case)
+    told = {neighbour.words for neighbour in simpler(case)}
+    assert "keep_submodule_prefixes" in told
+    kept = msgspec.structs.replace(case, program=(msgspec.structs.replace(state, prefix="kept"),))
+    assert "submodules" in {neighbour.words for neighbour in simpler(kept)} - told
+
+
 @pytest.mark.parametrize("option", ["forward_prefetch", "limit_all_gathers"])
 def test_a_second_thing_would_be_noticed(option: str) -> None:
     flipped = not getattr(FIRST.plan.units[0], option)
