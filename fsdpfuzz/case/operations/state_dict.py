@@ -278,10 +278,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             program = tuple(
                 replace(op, **changes) if isinstance(op, StateDict) else op for op in case.program
             )
-            # No one option where a prefix goes with its module: that comes back first.
-            both = name == "submodule" and any(op.prefix != "kept" for op in taken_in(case))
             if program != case.program:
-                yield Simpler(replace(case, program=program), "" if both else words)
+                yield Simpler(replace(case, program=program), words)
 
 
 def taken_in(case: CaseSpec) -> list[StateDict]:

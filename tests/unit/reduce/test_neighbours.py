@@ -127,7 +127,10 @@ def things(case: CaseSpec, neighbour: CaseSpec) -> set[str]:
             return {"units"} | more - {"path"}  # those found by class have the root's
         return fields_changed(before.units, after.units)
     if isinstance(before, tuple) and before and isinstance(before[0], msgspec.Struct):
-        return {f"{field}.{name}" for name in fields_changed(before, after)}
+        names = {f"{field}.{name}" for name in fields_changed(before, after)}
+        # The whole model has no prefix: it goes with the module whose it is.
+        whole = not any(getattr(op, "submodule", "") for op in after)
+        return names - {"program.prefix"} if whole and "program.submodule" in names else names
     if isinstance(before, msgspec.Struct) and isinstance(after, msgspec.Struct):
         return changed(before, after)
     return fields  # also where a struct as a whole is left out
@@ -144,7 +147,7 @@ def test_each_option_differs_in_one_thing(case: CaseSpec) -> None:
     assert_in_one_thing(case)
 
 
-def test_a_module_and_its_prefix_are_no_one_option() -> None:
+def test_a_prefix_goes_with_its_module() -> None:
     state = StateDict(form="full", submodule="0", prefix="dropped")
     case = CaseSpec(
         world_size=2,
@@ -154,10 +157,12 @@ def test_a_module_and_its_prefix_are_no_one_option() -> None:
         program=(state,),
     )
     assert_in_one_thing(case)
-    told = {neighbour.words for neighbour in simpler(case)}
-    assert "keep_submodule_prefixes" in told
-    kept = msgspec.structs.replace(case, program=(msgspec.structs.replace(state, prefix="kept"),))
-    assert "submodules" in {neighbour.words for neighbour in simpler(kept)} - told
+    told = {neighbour.words: things(case, neighbour.case) for neighbour in simpler(case)}
+    assert told["submodules"] == {"program.submodule"}
+    assert told["keep_submodule_prefixes"] == {"program.prefix"}
+    other = msgspec.structs.replace(state, submodule="1", prefix="kept")
+    elsewhere = msgspec.structs.replace(case, program=(other,))
+    assert things(case, elsewhere) == {"program.submodule", "program.prefix"}
 
 
 @pytest.mark.parametrize("option", ["forward_prefetch", "limit_all_gathers"])
