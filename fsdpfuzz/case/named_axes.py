@@ -40,17 +40,18 @@ def ranks_of_shards(case: CaseSpec) -> int:
     return data_ranks(case) if case.mesh is None else case.mesh.shard
 
 
+# A name of their own: else a mesh of ``steps.mesh`` could be equal to one of these.
 def shard_axes(case: CaseSpec, told: SpmdMesh) -> Mapping[str, int]:
     """The axes that are sharded over, by name, with the ranks along each."""
     ranks = ranks_of_shards(case)
     if told.inner is None:
-        return {"shard": ranks}
-    return {"shard": ranks // told.inner, "inner": told.inner}
+        return {"dp_shard": ranks}
+    return {"dp_shard": ranks // told.inner, "dp_inner": told.inner}
 
 
 def named_mesh(case: CaseSpec, told: SpmdMesh) -> Value:
     """The mesh with all axes: that of the replicas first, that of tensor parallelism last."""
-    replicas = {} if case.mesh is None else {"replicate": case.mesh.replicate}
+    replicas = {} if case.mesh is None else {"dp_replicate": case.mesh.replicate}
     tensors = {} if case.tensor_parallel is None else {"tp": case.tensor_parallel.size}
     axes = {**replicas, **shard_axes(case, told), **tensors}
     names, shape = literal(tuple(axes)), literal(tuple(axes.values()))
@@ -60,7 +61,7 @@ def named_mesh(case: CaseSpec, told: SpmdMesh) -> Value:
 def dims(case: CaseSpec, told: SpmdMesh) -> Value:
     """Which axis is for what, as ``fully_shard`` takes it."""
     names = tuple(shard_axes(case, told))
-    replicas: dict[str, Value] = {} if case.mesh is None else {"replicate": "replicate"}
+    replicas: dict[str, Value] = {} if case.mesh is None else {"replicate": "dp_replicate"}
     return call(_DIMS, shard=literal(names) if len(names) > 1 else names[0], **replicas)
 
 
@@ -68,13 +69,13 @@ def spread(a: Anatomy, mesh: Value) -> Iterator[Do]:
     """What is done with a model before any of it is a unit."""
     if a.case.spmd_mesh is None:
         return
-    dims = cut_dims(a)
+    along = cut_dims(a)
     for path in computing(a):
         cut: dict[str, Value] = {}
         if a.case.tensor_parallel is not None:
-            names = [p.fqn for p in a.by_path[path].parameters if dims.get(p.fqn) is not None]
-            along = [part for fqn in names for part in (fqn.rpartition(".")[2], dims[fqn])]
-            cut["cut"] = Items("dict", tuple(along))
+            names = [p.fqn for p in a.by_path[path].parameters if along.get(p.fqn) is not None]
+            parts = [part for fqn in names for part in (fqn.rpartition(".")[2], along[fqn])]
+            cut["cut"] = Items("dict", tuple(parts))
         module = Inside("model", path) if path else MODEL
         yield Do(call=call("steps.spmd_mesh.spread", module, mesh, **cut), who="fsdp")
 

@@ -14,7 +14,6 @@ from fsdpfuzz.case import Anatomy, lower
 from fsdpfuzz.observations import Subject, UnitState
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Execution, Variables
-from fsdpfuzz.ranks._meshes import on_a_mesh_of_its_own
 from fsdpfuzz.ranks._sharded import Sharded
 from fsdpfuzz.steps import tracking
 
@@ -53,7 +52,6 @@ def measure(a: Anatomy, env: RankEnv) -> Subject:
     # Before anything is built: what earlier cases have left is none of this one's.
     before = tracking.allocated(env.device) if cuda else 0
     watcher = _Units(a)
-    on_a_mesh_of_its_own(a)
     variables = Execution(
         recipe=lower(a), env=env, role="fsdp", dtype=torch.float32, label="case", watcher=watcher
     ).run()

@@ -1,29 +1,33 @@
-"""What DTensor remembers of meshes beyond the training that made them."""
+"""Meshes that are remembered beyond the training that made them, here and by DTensor."""
 
 from __future__ import annotations
 
-from fsdpfuzz.case import Anatomy
+from functools import cache
+from typing import Any
+
+from fsdpfuzz.steps import spmd_mesh
+
+
+# ``FSDPParam._init_sharding_spec_spmd`` asks whether a parameter lies on the very mesh that
+# ``fully_shard`` is given. ``nn.Parameter`` of a DTensor goes through a cache that gives back an
+# equal one of an earlier training, on which the parameter then lies.
+def keep_named() -> None:
+    """Has all trainings of this process that name the same axes share a mesh."""
+    setattr(spmd_mesh, "named", cache(spmd_mesh.named))  # noqa: B010 (mypy knows the function)
 
 
 def forget_meshes() -> None:
-    """Clears DTensor's caches: they take an equal mesh for a new one, whatever became of it."""
+    """Clears our meshes and DTensor's caches, which take an equal one for one without groups."""
     from torch.distributed.tensor import DTensor, _redistribute, debug
 
+    named: Any = spmd_mesh.named
     propagator = DTensor._op_dispatcher.sharding_propagator
     # Newer torch has more of them than older torch, and a function for each.
     for owner, name in (
+        (named, "cache_clear"),
         (getattr(propagator.propagate_op_sharding, "cache", None), "cache_clear"),
         (debug, "_clear_fast_path_sharding_prop_cache"),
         (debug, "_clear_sharding_prop_cache"),
         (getattr(_redistribute, "_gen_transform_infos", None), "cache_clear"),
     ):
         getattr(owner, name, lambda: None)()
-
-
-# ``_init_sharding_spec_spmd`` asks whether a parameter lies on the very mesh that ``fully_shard``
-# is given. ``nn.Parameter`` of a DTensor goes through a cache that gives it an equal one of an
-# earlier training, on which it then lies.
-def on_a_mesh_of_its_own(a: Anatomy) -> None:
-    """Lets a training that begins name the axes of a mesh as if there had been no other."""
-    if a.case.spmd_mesh is not None:
-        forget_meshes()

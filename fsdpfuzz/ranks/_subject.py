@@ -19,7 +19,6 @@ from fsdpfuzz.observations import Comparison, Subject, Unfreed, UnitState
 from fsdpfuzz.ranks._compare import Batch, entries_of, floor_of
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._execute import Execution, Variables
-from fsdpfuzz.ranks._meshes import on_a_mesh_of_its_own
 from fsdpfuzz.ranks._passes import Pass, Passes
 from fsdpfuzz.ranks._probe import Counters
 from fsdpfuzz.ranks._reference import Reference, Trace
@@ -339,7 +338,6 @@ def observe(
 ) -> tuple[Observer, Variables]:
     """Trains a case under FSDP, or one of its variants; what was seen, and what is left of it."""
     observer = Observer(a, reference, counters, env, likeness, apart, unsettled)
-    on_a_mesh_of_its_own(a)
     variables = Execution(
         recipe=lower(a), env=env, role="fsdp", dtype=torch.float32, label=name, watcher=observer
     ).run()

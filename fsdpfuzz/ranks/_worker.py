@@ -28,7 +28,7 @@ from fsdpfuzz.observations import RankReport
 from fsdpfuzz.ranks._collectives import note_collectives
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._imported import load
-from fsdpfuzz.ranks._meshes import forget_meshes
+from fsdpfuzz.ranks._meshes import forget_meshes, keep_named
 from fsdpfuzz.ranks._raised import describe
 from fsdpfuzz.ranks._taps import tapped
 from fsdpfuzz.ranks._train import run_case
@@ -123,6 +123,7 @@ def _join(setup: Setup) -> RankEnv:
     _gather(torch.tensor([setup.rank], dtype=torch.uint8, device=device), env)
     note_collectives(env)
     env.groups.keep()
+    keep_named()
     flight.begin("ready")
     return env
 

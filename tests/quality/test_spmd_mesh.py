@@ -24,6 +24,7 @@ from fsdpfuzz.case import (
     Sequential,
     StateDict,
     Step,
+    Variant,
     features,
 )
 from fsdpfuzz.case.mesh import Mesh
@@ -128,6 +129,26 @@ def test_they_train_and_are_saved(
 def test_its_state_goes_elsewhere(pools: dict[int, Pool], op: Op) -> None:
     given = named(4, SpmdMesh(inner=2), program=(*TRAIN, op, *TRAIN))
     assert shown(pools, given) == ("passed", [])
+
+
+def test_trainings_of_one_process_do_not_meet_each_other_s_meshes() -> None:
+    """FSDP asks for the very mesh of a parameter, and DTensor remembers an equal one.
+
+    In ranks of their own: what ran before is what it is about.
+    """
+    skip_unless_it_fits("fsdp2_named_axes_swapped")
+    over_two = named(2, mesh=Mesh(replicate=1, shard=2))
+    variant = Variant(name="first", checkpoints=(Checkpoint(path="2"),))
+    with Pool(2, "gloo") as pool:
+        for case in (
+            msgspec.structs.replace(over_two, spmd_mesh=None),
+            msgspec.structs.replace(over_two, twins=(variant,)),
+            named(2, twins=(variant,)),
+            over_two,
+            named(2),
+        ):
+            verdict = judge(case, pool.run(case))
+            assert (verdict.status, [f.key for f in verdict.findings]) == ("passed", [])
 
 
 @pytest.mark.parametrize("by", WAYS["fsdp2"])

@@ -67,22 +67,28 @@ def _values(statement: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("told", "changes", "axes", "value", "words"),
     [
-        (SpmdMesh(), {}, {"shard": 4}, "one axis", "of one axis of shards"),
+        (SpmdMesh(), {}, {"dp_shard": 4}, "one axis", "of one axis of shards"),
         (
             SpmdMesh(inner=2),
             {},
-            {"shard": 2, "inner": 2},
+            {"dp_shard": 2, "dp_inner": 2},
             "two axes",
             "of two axes of shards, the second over 2 ranks",
         ),
         (
             SpmdMesh(inner=1),
             {"mesh": Mesh(replicate=2, shard=2)},
-            {"shard": 2, "inner": 1},
+            {"dp_shard": 2, "dp_inner": 1},
             "two axes",
             "of two axes of shards, the second over 1 rank",
         ),
-        (SpmdMesh(), {"tensor_parallel": CUT}, {"shard": 2}, "one axis", "of one axis of shards"),
+        (
+            SpmdMesh(),
+            {"tensor_parallel": CUT},
+            {"dp_shard": 2},
+            "one axis",
+            "of one axis of shards",
+        ),
     ],
 )
 def test_its_axes_features_and_words(
@@ -100,12 +106,12 @@ def test_its_axes_features_and_words(
 
 def test_each_unit_is_told_its_axes() -> None:
     plain = dict(asked_of_fully_shard(named())[0].options)
-    assert plain == {"shard": "shard"}
+    assert plain == {"shard": "dp_shard"}
     both = asked_of_fully_shard(named(SpmdMesh(inner=2), mesh=Mesh(replicate=2, shard=2)))
     assert len(both) == 2, "one for each unit"
     told = dict(both[0].options)
     assert set(told) == {"shard", "replicate"}
-    assert told["replicate"] == "replicate"
+    assert told["replicate"] == "dp_replicate"
 
 
 @pytest.mark.parametrize(
