@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from fsdpfuzz.case import is_sound
-from fsdpfuzz.case.extensions import Extension, Sends, may_be_extended
+from fsdpfuzz.case.extensions import WAYS, Extension, may_be_extended
 from fsdpfuzz.strategies.drawing import Drawing
-
-_WAYS: tuple[Sends, ...] = ("split", "wider")
 
 
 def draw(d: Drawing) -> None:
@@ -17,11 +15,11 @@ def draw(d: Drawing) -> None:
     Shrinks towards none, then towards one that is gathered in two parts.
     """
     wanted, flags, ways = d.chance(12), d.mask(14), d.mask(14)
-    way, several = d.pick(_WAYS), d.chance(30)
+    way, several = d.pick(WAYS), d.chance(30)
     allowed = may_be_extended(d.a) if wanted else ()
     chosen = [name for name, flag in zip(allowed, flags, strict=False) if flag] or allowed[:1]
     told = tuple(
-        Extension(parameter=name, sends=_WAYS[ways[i % 14]] if several else way)
+        Extension(parameter=name, sends=WAYS[ways[i % 14]] if several else way)
         for i, name in enumerate(chosen)
     )
     case = msgspec.structs.replace(d.case, extensions=told)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 Sends = Literal["split", "wider"]
-_WAYS: tuple[Sends, ...] = get_args(Sends)
+WAYS: tuple[Sends, ...] = get_args(Sends)
 _SENT: Mapping[Sends, tuple[str, ...]] = {
     "split": ("bfloat16", "float32"),
     "wider": ("float64",),
@@ -95,10 +95,10 @@ class ExtensionsDimension(Dimension):
             about="no, split (parameters gathered as what bfloat16 holds of them, and the rest), "
             "wider (in float64), mixed: tensors with fsdp_pre_all_gather (fsdp2 only)",
             group="Parameters",
-            values=("no", *_WAYS, "mixed"),
+            values=("no", *WAYS, "mixed"),
             open=True,
             apis=("fsdp2",),
-            excludes={way: {"flips": ("some", "all"), **ANY_CUT} for way in (*_WAYS, "mixed")},
+            excludes={way: {"flips": ("some", "all"), **ANY_CUT} for way in (*WAYS, "mixed")},
         ),
     }
     unit_features: ClassVar[Mapping[str, Feature]] = {
@@ -106,7 +106,7 @@ class ExtensionsDimension(Dimension):
             about="no, split, wider, mixed: what the unit's parameters say that have a say in what "
             "is gathered of them (fsdp2 only)",
             group="Parameters",
-            values=("no", *_WAYS, "mixed"),
+            values=("no", *WAYS, "mixed"),
             apis=("fsdp2",),
         ),
         "split_on_one_rank": Feature(
@@ -121,7 +121,7 @@ class ExtensionsDimension(Dimension):
         "extension": Feature(
             about="no, split, wider: what the parameter says of itself (fsdp2 only)",
             group="Parameters",
-            values=("no", *_WAYS),
+            values=("no", *WAYS),
             apis=("fsdp2",),
         ),
     }
@@ -188,6 +188,6 @@ class ExtensionsDimension(Dimension):
             before, after = asked[:i], asked[i + 1 :]
             if before or after:
                 yield Simpler(replace(case, extensions=before + after))
-            if told.sends != _WAYS[0]:
-                first = replace(told, sends=_WAYS[0])
+            if told.sends != WAYS[0]:
+                first = replace(told, sends=WAYS[0])
                 yield Simpler(replace(case, extensions=(*before, first, *after)))

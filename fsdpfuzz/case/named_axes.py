@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fsdpfuzz.case.base import Part, Ranks, ranks_in_words
-from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.parallel import linear_layers
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Items, Value, Variable, call, literal
 from fsdpfuzz.case.tensor_parallel import cut_dims, data_ranks
 
@@ -80,11 +80,8 @@ def spread(a: Anatomy, mesh: Value) -> Iterator[Do]:
         yield Do(call=call("steps.spmd_mesh.spread", module, mesh, **cut), who="fsdp")
 
 
-def computing(a: Anatomy) -> Iterator[str]:
+def computing(a: Anatomy) -> tuple[str, ...]:
     """The modules that DTensors can be handed: linears, embeddings and norms called as such."""
-    for place in a.places:
-        if place.node is None:
-            continue
-        if place.node.cut_by_rows is not None or place.node.normalises:
-            yield place.path
-        yield from (join(place.path, name) for name in place.node.linears if name)
+    nodes = ((place.path, place.node) for place in a.places if place.node is not None)
+    own = (path for path, node in nodes if node.cut_by_rows is not None or node.normalises)
+    return tuple(dict.fromkeys((*linear_layers(a), *own)))

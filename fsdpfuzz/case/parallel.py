@@ -42,6 +42,13 @@ class Parallel(Part, frozen=True, kw_only=True):
         )
 
 
+def linear_layers(a: Anatomy) -> Iterator[str]:
+    """The linear layers that are called as modules with one input."""
+    for place in a.places:
+        if place.node is not None:
+            yield from (join(place.path, name) for name in place.node.linears)
+
+
 def pairs(a: Anatomy) -> Iterator[tuple[str, str]]:
     """Two modules of a chain with nothing between them but functions of single elements."""
     for place in a.places:

@@ -11,7 +11,7 @@ from fsdpfuzz.case.base import Dtype, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler, one
 from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.names import check_names
-from fsdpfuzz.case.paths import join
+from fsdpfuzz.case.parallel import linear_layers
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Variable, call
 from fsdpfuzz.case.units.param_dtype_override import overridden
 from fsdpfuzz.case.units.precision import computed_in, stored_low
@@ -36,12 +36,7 @@ def may_be_stored_low(a: Anatomy) -> tuple[str, ...]:
         return ()
     trained = {fqn for _, _, now in a.situations(0) for fqn, is_on in now.trained.items() if is_on}
     out = trained.union(a.source, a.source.values(), set(a.by_fqn).difference(a.frozen))
-    layers = [
-        a.by_path[join(place.path, name)]
-        for place in a.places
-        if place.node is not None
-        for name in place.node.linears
-    ]
+    layers = (a.by_path[path] for path in linear_layers(a))
     return tuple(at.path for at in layers if not any(p.fqn in out for p in at.parameters))
 
 
