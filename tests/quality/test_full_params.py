@@ -76,3 +76,16 @@ def test_rank_0_alone_reads_them(grads: bool, tmp_path: Path) -> None:
     found = judged(case, injection).findings[0]
     assert (found.invariant, found.op) == ("full_params", 2)
     assert_scripted(case, found, injection, tmp_path)
+
+
+def test_what_each_rank_trains_by_itself_is_rank_0_s_for_all() -> None:
+    """A module that FSDP ignores: its gradients nobody reduces, so that ranks part in it."""
+    unit = Fsdp1Unit(path="", ignored=("1",))
+    case = CaseSpec(
+        world_size=2,
+        model=Sequential(children=(Linear(out=3), Linear(out=2))),
+        inputs=Dense(width=3),
+        plan=Fsdp1Plan(units=(unit,)),
+        program=(Forward(), Backward(), Step(), FullParams(rank0_only=True)),
+    )
+    assert judged(case).status == "passed"

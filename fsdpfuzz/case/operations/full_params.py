@@ -157,12 +157,15 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
             **options,
         )
         yield Do(call=own, into=(whole,), who="fsdp")
+        shared = call("steps.full_params.shared", whole, Variable("device"))
         if self.rank0_only:
-            shared = call("steps.full_params.shared", whole, Variable("device"))
             yield Do(call=shared, into=(whole,), who="fsdp")
         more = {"grads": True} if self.grads else {}
         plain = call("steps.full_params.taken", Variable("named"), literal(names), **more)
         yield Do(call=plain, into=(whole,), who="reference")
+        # What no unit manages each rank has trained by itself.
+        if self.rank0_only and a.unmanaged:
+            yield Do(call=shared, into=(whole,), who="reference")
 
     def words(self) -> str:
         """``full parameters, write 0.weight``."""
