@@ -33,6 +33,7 @@ _HELPFUL = (
     "torch._dynamo",
     "torch._inductor",
     "torch.distributed._tools.fsdp2_mem_tracker",
+    "torch.distributed.checkpoint._fsspec_filesystem",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.tensor",
     "numpy.random",
@@ -155,13 +156,17 @@ def _preload() -> Started:
     except BaseException as error:
         return Started(failure=_text(error))
     try:
-        importlib.import_module(_WORKER)
+        worker = importlib.import_module(_WORKER)
     except BaseException as error:
         return Started(worker_failure=_text(error))
     for name in _HELPFUL:
         # Another torch may lack one of them; a rank says so when a case needs it.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    try:
+        worker.prepare()
+    except BaseException as error:
+        return Started(worker_failure=_text(error))
     return Started()
 
 

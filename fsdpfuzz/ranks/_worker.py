@@ -29,6 +29,7 @@ from fsdpfuzz.ranks._collectives import note_collectives
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._imported import load
 from fsdpfuzz.ranks._meshes import forget_meshes, keep_named
+from fsdpfuzz.ranks._prepare import prepare
 from fsdpfuzz.ranks._raised import describe
 from fsdpfuzz.ranks._taps import tapped
 from fsdpfuzz.ranks._train import run_case
@@ -46,7 +47,7 @@ from fsdpfuzz.wire import (
     order,
 )
 
-__all__ = ["main", "run_case"]
+__all__ = ["main", "prepare", "run_case"]
 
 # The controller decides when a case has taken too long, never the process group.
 _NO_TIMEOUT = timedelta(days=7)
