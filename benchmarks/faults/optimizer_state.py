@@ -205,6 +205,47 @@ FAULTS = (
         silent=False,
     ),
     fault(
+        "loaded_together_but_the_optimizer",
+        "set_state_dict loads the model alone",
+        "optimizer state",
+        "both",
+        Edit(
+            DCP + "set_state_dict",
+            "_load_optim_state_dict(model, optimizers, optim_state_dict, info)",
+            "pass",
+        ),
+    ),
+    fault(
+        "saved_together_without_steps",
+        "get_state_dict gives an optimizer's state as if it had made no step",
+        "optimizer state",
+        "both",
+        Edit(
+            DCP + "get_state_dict",
+            "optim_state_dict = _get_optim_state_dict(model, optimizers, info)",
+            "optim_state_dict = _get_optim_state_dict(model, optimizers, info)\n"
+            "for entries in optim_state_dict[_STATE].values():\n"
+            "    if 'step' in entries:\n"
+            "        entries['step'] = entries['step'] * 0",
+        ),
+    ),
+    fault(
+        "names_of_ddp_kept",
+        "state of a model in DDP goes by names with DDP's prefix",
+        "dcp",
+        "both",
+        Edit(DCP + "_get_fqns", "not skip_ddp_prefix", "True"),
+        silent=False,
+    ),
+    fault(
+        "names_of_a_compiled_model_kept",
+        "state of what torch.compile gives goes by names with its prefix",
+        "dcp",
+        "both",
+        Edit(DCP + "_get_fqns", "not skip_compiler_prefix", "True"),
+        silent=False,
+    ),
+    fault(
         "async_save_stages_nothing",
         "a checkpoint that is written in the background has what came after it was asked for",
         "dcp",

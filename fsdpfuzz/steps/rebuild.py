@@ -13,25 +13,28 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
+    get_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
+    set_state_dict,
 )
 from torch.optim import Optimizer
 
 
-def save(model: nn.Module, optimizer: Optimizer | None, device: torch.device) -> str:
-    """Saves both into a new folder, which all ranks are told of."""
+def save(state: dict[str, Any], device: torch.device) -> str:
+    """Saves what `state_of` or `both` gives into a new folder, which all ranks are told of."""
     folder = new_folder(device)
-    state_dict_saver.save(state_of(model, optimizer), checkpoint_id=folder)
+    state_dict_saver.save(state, checkpoint_id=folder)
     return folder
 
 
-def save_meanwhile(model: nn.Module, optimizer: Optimizer | None, device: torch.device) -> str:
+def save_meanwhile(
+    state: dict[str, Any], model: nn.Module, optimizer: Optimizer | None, device: torch.device
+) -> str:
     """The same with ``async_save``, and every element of both is zeroed while it writes."""
     folder = new_folder(device)
     # Ranks that save in the background need a group with a CPU backend.
     group = None if device.type == "cpu" else dist.new_group(backend="gloo")
-    state = state_of(model, optimizer)
     writing: Any = state_dict_saver.async_save(state, checkpoint_id=folder, process_group=group)
     zero(model, optimizer)
     writing.result()
@@ -69,7 +72,26 @@ def load(
     set_model_state_dict(model, state["model"])
     if optimizer is not None:
         set_optimizer_state_dict(model, optimizer, state["optimizer"])
-    dist.barrier()  # no rank reads any more
+    remove(folder)
+
+
+def load_both(
+    model: nn.Module,
+    optimizer: Optimizer,
+    folder: str,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """`load` by one call of ``get_state_dict`` and one of ``set_state_dict``."""
+    state = both(model, optimizer)
+    state_dict_loader.load(state, checkpoint_id=folder, process_group=group)
+    of_model, of_optimizer = state["model"], state["optimizer"]
+    set_state_dict(model, optimizer, model_state_dict=of_model, optim_state_dict=of_optimizer)
+    remove(folder)
+
+
+def remove(folder: str) -> None:
+    """Removes what all ranks have read."""
+    dist.barrier()
     if dist.get_rank() == 0:
         shutil.rmtree(folder)
 
@@ -80,3 +102,9 @@ def state_of(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Any]:
     if optimizer is not None:
         state["optimizer"] = get_optimizer_state_dict(model, optimizer)
     return state
+
+
+def both(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """The same by one call."""
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    return {"model": of_model, "optimizer": of_optimizer}

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._common_utils import clean_tensor_name
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from fsdpfuzz.steps.optim_state import Table, table
@@ -29,10 +30,28 @@ def fsdp2(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     return model
 
 
-def parameters(model: nn.Module, second: Sequence[str] = ()) -> dict[str, Tensor]:
-    """All of a model's, whole and by FQN, but for the ``second`` names of those that are tied."""
+def ddp(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """All of it on each rank, by DDP."""
+    return DistributedDataParallel(model, process_group=mesh.get_group())
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    """What ``torch.compile`` makes of it, which is never run."""
+    made: Any = torch.compile(model)
+    whole: nn.Module = made
+    return whole
+
+
+def parameters(
+    model: nn.Module, second: Sequence[str] = (), inner: nn.Module | None = None
+) -> dict[str, Tensor]:
+    """All of a model's, whole and by FQN, but for the ``second`` names of those that are tied.
+
+    ``inner`` is the model without what was put around it whose names have another prefix.
+    """
     whole: dict[str, Any] = _gather_state_dict(get_model_state_dict(model))
-    others = {clean_tensor_name(name) for name, _ in model.named_buffers()}.union(second)
+    plain = model if inner is None else inner
+    others = {clean_tensor_name(name) for name, _ in plain.named_buffers()}.union(second)
     return {name: value for name, value in whole.items() if name not in others}
 
 

@@ -9,6 +9,7 @@ import msgspec
 from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, dtypes_fit, foreseen_rejections
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.operations.rebuild import saves_a_part
+from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.strategies import wrap
 from fsdpfuzz.strategies.drawing import Drawing, all_units
 from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
@@ -30,7 +31,9 @@ def draw(program: Program) -> None:
     if calls_below_the_root(program.operations()):
         plan = d.case.plan  # under another one, the module might not be called by itself
     # Of fsdp1 it is known to fail.
-    gap.append(Rebuild(plan=plan, asynchronous=d.chance(12 if d.a.fsdp1 else 25)))
+    asynchronous = d.chance(12 if d.a.fsdp1 else 25)
+    together = d.chance(35) and goes_through(d.a)
+    gap.append(Rebuild(plan=plan, asynchronous=asynchronous, together=together))
     # What is saved of a part of the optimizer's state is known not to be loaded.
     drawn = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
     if not d.chance(25) and saves_a_part(drawn):

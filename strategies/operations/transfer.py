@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from fsdpfuzz.case import anatomy
-from fsdpfuzz.case.operations.transfer import Transfer, refused_into, takes_optimizer
+from fsdpfuzz.case.operations.transfer import Into, Transfer, refused_into, takes_optimizer
 from fsdpfuzz.strategies.operations.program import Program
 from fsdpfuzz.strategies.operations.rebuild import may_store
 from fsdpfuzz.strategies.operations.step import gaps_after_a_step
 
-_INTO: tuple[Literal["plain", "fsdp1", "fsdp2"], ...] = ("plain", "fsdp2", "fsdp1")
+_INTO: tuple[Into, ...] = ("plain", "fsdp2", "fsdp1", "ddp")
 
 
 def draw(program: Program) -> None:
     """Once, after a step if there is one. Shrinks towards none, then into a plain model.
 
-    Onto fewer ranks, which load by themselves, in half of the cases.
+    Onto fewer ranks, which load by themselves, in half of the cases; into what ``torch.compile``
+    makes of it in a quarter.
     """
     d = program.d
     wanted, into, which = d.chance(5, state_dict=20), d.pick(_INTO), d.between(0, 13)
@@ -29,9 +28,13 @@ def draw(program: Program) -> None:
     gap = d.pick(stepped or program.gaps)
     sizes = [n for n in range(1, d.case.world_size) if d.case.world_size % n == 0]
     whole = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
+    compiled, together = d.chance(25), d.chance(35)
+    saved = state and bool(stepped) and takes_optimizer(whole)
     asked = Transfer(
         into="plain" if refused_into(d.a, into) else into,
         ranks=sizes[which % len(sizes)] if few and sizes else None,
-        state=state and bool(stepped) and takes_optimizer(whole),
+        state=saved,
+        together=together and saved,
+        compiled=compiled,
     )
     gap.append(asked)

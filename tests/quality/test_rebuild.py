@@ -167,3 +167,27 @@ def test_findings_behind_it_name_units_of_the_new_plan() -> None:
     named = [finding for finding in found if finding.invariant == "param_parity"]
     assert named
     assert {finding.unit for finding in named} <= {"0", "1"}
+
+
+def by_one_call(example: CaseSpec) -> CaseSpec:
+    """With ``get_state_dict`` and ``set_state_dict``."""
+    program = tuple(
+        msgspec.structs.replace(op, together=True) if isinstance(op, Rebuild) else op
+        for op in example.program
+    )
+    return msgspec.structs.replace(example, program=program)
+
+
+@pytest.mark.parametrize("name", ["fsdp1 to the root", "fsdp2 to nested"])
+@pytest.mark.parametrize(
+    "fault", ["loaded_together_but_the_optimizer", "saved_together_without_steps"]
+)
+def test_what_one_call_loses_is_found_and_nothing_where_there_are_two(
+    name: str, fault: str
+) -> None:
+    example = by_one_call(CASES[name])
+    assert features(example)["rebuilt_together"] == "on"
+    assert judged(example).status == "passed"
+    injection = f"benchmarks.faults.injections:{fault}"
+    assert judged(example, injection).findings
+    assert judged(CASES[name], injection).status == "passed"

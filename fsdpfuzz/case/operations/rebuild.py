@@ -39,7 +39,13 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
             about="no, same (taken up under the plan that it was saved under), other",
             group="State",
             values=("no", "same", "other"),
-            excludes={"no": {"rebuilt_state": ("part",), "async_save": ("on",)}},
+            excludes={
+                "no": {
+                    "rebuilt_state": ("part",),
+                    "rebuilt_together": ("on",),
+                    "async_save": ("on",),
+                }
+            },
         ),
         "stored": Feature(
             about="on when a checkpoint of the training is saved on disk",
@@ -50,6 +56,11 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         "async_save": Feature(
             about="on when a checkpoint is written in the background, and what was saved changes "
             "meanwhile",
+            group="State",
+            values=ON,
+        ),
+        "rebuilt_together": Feature(
+            about="on when one call saves, and one loads, model and optimizer",
             group="State",
             values=ON,
         ),
@@ -75,6 +86,8 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
     plan: Plan
     asynchronous: bool = False
     """With ``async_save``; model and optimizer are zeroed while it writes."""
+    together: bool = False
+    """Model and optimizer by ``get_state_dict`` and ``set_state_dict``, not one by one."""
 
     def plan_after(self, plan: Plan) -> Plan:
         """The new one."""
@@ -91,6 +104,8 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
             raise CaseError("the plan is for the other API", path=f"{at}.plan")
         if progress.pending:
             raise CaseError("rebuild while a forward waits for its backward", path=at)
+        if self.together and not goes_through(a):
+            raise CaseError("together with an optimizer that there is not", path=f"{at}.together")
         check_stored(a, progress, at)
         _check_plan(a.of(msgspec.structs.replace(case, plan=self.plan)), f"{at}.plan")
         progress.cleared = True
@@ -100,13 +115,16 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         folder = Variable("folder")
         optimizer: Value = OPTIMIZER if goes_through(lowering.a) else None
         device = Variable("device")
-        way = "save_meanwhile" if self.asynchronous else "save"
-        saved = call(f"steps.rebuild.{way}", MODEL, optimizer, device)
+        state = call(f"steps.rebuild.{'both' if self.together else 'state_of'}", MODEL, optimizer)
+        saved = call("steps.rebuild.save", state, device)
+        if self.asynchronous:
+            saved = call("steps.rebuild.save_meanwhile", state, MODEL, optimizer, device)
         yield Do(call=saved, into=(folder,), who="fsdp")
         yield from lowering.made_again()
         if optimizer is not None:
             yield Do(call=call("steps.optim_state.forget", optimizer), who="fsdp")
-        read = call("steps.rebuild.load", MODEL, optimizer, folder)
+        way = "load_both" if self.together else "load"
+        read = call(f"steps.rebuild.{way}", MODEL, optimizer, folder)
         yield Do(call=read, who="fsdp")
         yield loaded(optimizer)
         # The new model has none; the plain one would go on accumulating.
@@ -122,7 +140,8 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         """``save, rebuild as fsdp2 (2 units), load``."""
         units = len(self.plan.units)
         save = "save in the background" if self.asynchronous else "save"
-        return f"{save}, rebuild as {self.plan.words()} ({units} unit{'s' * (units > 1)}), load"
+        load = "load by one call" if self.together else "load"
+        return f"{save}, rebuild as {self.plan.words()} ({units} unit{'s' * (units > 1)}), {load}"
 
     def moves(self, now: Situation, a: Anatomy, rank: int) -> None:
         """Who manages what, and that nothing has a gradient.
@@ -145,12 +164,13 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         same = all(op.plan == a.case.plan for op in found)
         yield "rebuilt", "no" if not found else "same" if same else "other"
         yield "async_save", on(any(op.asynchronous for op in found))
+        yield "rebuilt_together", on(any(op.together for op in found))
         yield "rebuilt_state", "part" if saves_a_part(a) else "whole"
         yield "stored", on(any(op.stores for op in a.case.program))
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
-        """Saved at once; under the same plan; under a plainer one; wrapped so from the start."""
+        """Saved at once; one by one; under the same plan, or a plainer one; wrapped so at first."""
         replace = msgspec.structs.replace
         for i, op in enumerate(case.program):
             if not isinstance(op, Rebuild):
@@ -162,6 +182,8 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
 
             if op.asynchronous:
                 yield Simpler(having(asynchronous=False), "async_save")
+            if op.together:
+                yield Simpler(having(together=False), "one call for model and optimizer")
             # Under the case's own plan it has no plainer one: the case itself gives those.
             if op.plan != case.plan:
                 yield Simpler(having(plan=case.plan), "another plan after the rebuild")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.lowering import Lowering
     from fsdpfuzz.case.spec import CaseSpec
 
+Into = Literal["plain", "fsdp1", "fsdp2", "ddp"]
+
 PARAMETERS = "transferred"
 """All parameters of the other model, whole."""
 STATE = "transferred_state"
@@ -33,6 +35,7 @@ STATE = "transferred_state"
 GROUPS = "transferred_groups"
 """The options of each of its groups."""
 _OTHER, _OTHER_OPTIMIZER = Variable("other"), Variable("other_optimizer")
+_INNER = Variable("inner")
 
 
 class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
@@ -44,14 +47,32 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
 
     features: ClassVar[Mapping[str, Feature]] = {
         "transferred": Feature(
-            about="no, plain (into a model without FSDP), fsdp1, fsdp2, several: what loads a "
-            "checkpoint of the training",
+            about="no, plain (into a model without FSDP), fsdp1, fsdp2, ddp, several: what loads "
+            "a checkpoint of the training",
             group="State",
-            values=("no", "plain", "fsdp1", "fsdp2", "several"),
+            values=("no", "plain", "fsdp1", "fsdp2", "ddp", "several"),
             excludes={
-                "no": {"transferred_ranks": ("fewer",), "transferred_state": ("on",)},
-                **{way: {"stored": ("off",)} for way in ("plain", "fsdp1", "fsdp2", "several")},
+                "no": {
+                    "transferred_ranks": ("fewer",),
+                    "transferred_state": ("on",),
+                    "transferred_compiled": ("on",),
+                },
+                **{
+                    way: {"stored": ("off",)}
+                    for way in ("plain", "fsdp1", "fsdp2", "ddp", "several")
+                },
             },
+        ),
+        "transferred_compiled": Feature(
+            about="on when torch.compile was called on what loads, which is never run",
+            group="State",
+            values=ON,
+        ),
+        "transferred_together": Feature(
+            about="on when one call loads model and optimizer into another model",
+            group="State",
+            values=ON,
+            excludes={"on": {"transferred_state": ("off",)}},
         ),
         "transferred_ranks": Feature(
             about="all, fewer (one, or a group of neighbours): the ranks that load it together",
@@ -68,12 +89,16 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
     stores: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = (PARAMETERS, STATE, GROUPS)
 
-    into: Literal["plain", "fsdp1", "fsdp2"] = "plain"
+    into: Into = "plain"
     """How the other model is wrapped: not, or its root alone."""
     ranks: Ranks | None = None
     """So many neighbouring ranks load it together, as if there were no others; None for all."""
     state: bool = False
     """With the optimizer's state."""
+    together: bool = False
+    """Model and optimizer by ``get_state_dict`` and ``set_state_dict``, not one by one."""
+    compiled: bool = False
+    """``torch.compile`` is called on the other model, whose names then have another prefix."""
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """Between iterations, of a model that is saved whole and that any of them can hold."""
@@ -86,6 +111,10 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
             raise CaseError("groups of ranks have one size", path=f"{at}.ranks")
         if refused := refused_into(a, self.into):
             raise CaseError(refused, path=f"{at}.into")
+        if self.together and not self.state:
+            raise CaseError(
+                "together with the optimizer, which is not saved", path=f"{at}.together"
+            )
         if self.state and not takes_optimizer(a):
             raise CaseError(
                 "of an optimizer that has stepped each parameter that requires grad, and no other",
@@ -100,11 +129,16 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
         other: Value = _OTHER_OPTIMIZER if self.state else None
         named = Variable("named")
         yield from resharded(lowering)
-        saved = call("steps.rebuild.save", MODEL, own, device)
+        taken = call(f"steps.rebuild.{'both' if self.together else 'state_of'}", MODEL, own)
+        saved = call("steps.rebuild.save", taken, device)
         yield Do(call=saved, into=(folder,), who="fsdp")
         blank = call(state_step(a, "blank"), call("recipe.build", Variable("dtype")))
         yield Do(call=blank, into=(_OTHER,), who="fsdp")
         options: dict[str, Value] = {}
+        second: dict[str, Value] = {}
+        if self.into == "ddp" or self.compiled:
+            second["inner"] = _INNER
+            yield Do(call=_OTHER, into=(_INNER,), who="fsdp")
         if self.ranks is not None:
             mesh: Value = call("steps.mesh.neighbours", device, self.ranks)
             yield Do(call=mesh, into=(few,), who="fsdp")
@@ -115,16 +149,21 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
             placed = (device,) if self.into == "fsdp1" else ()
             wrapped = call(f"steps.transfer.{self.into}", _OTHER, mesh, *placed)
             yield Do(call=wrapped, into=(_OTHER,), who="fsdp")
+        if self.compiled:
+            made = call("steps.transfer.compiled", _OTHER)
+            yield Do(call=made, into=(_OTHER,), who="fsdp")
         asked = a.case.optimizer
         if self.state and asked is not None:
             made = asked.made(call(".parameters", _OTHER))
             yield Do(call=made, into=(_OTHER_OPTIMIZER,), who="fsdp")
             yield Do(call=call("steps.optim_state.forget", _OTHER_OPTIMIZER), who="fsdp")
-        read = call("steps.rebuild.load", _OTHER, other, folder, **options)
+        way = "load_both" if self.together else "load"
+        read = call(f"steps.rebuild.{way}", _OTHER, other, folder, **options)
         yield Do(call=read, who="fsdp")
         found, state = Variable(PARAMETERS), Variable(STATE)
         tied = (*a.source, *a.brought_ties, *extra_keys(a))
-        second: dict[str, Value] = {"second": literal(tied)} if tied else {}
+        if tied:
+            second["second"] = literal(tied)
         whole = call("steps.transfer.parameters", _OTHER, **second)
         yield Do(call=whole, into=(found,), who="fsdp", looks=True)
         plain = call("steps.full_params.taken", named)
@@ -147,6 +186,8 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
         """``save, load as fsdp2 on 2 ranks, with optimizer``."""
         words = [f"save, load {'without FSDP' if self.into == 'plain' else f'as {self.into}'}"]
         words += [] if self.ranks is None else [f"on {ranks_in_words(self.ranks)}"]
+        words += ["and torch.compile"] if self.compiled else []
+        words += ["by one call"] if self.together else []
         return " ".join(words) + (", with optimizer" if self.state else "")
 
     @classmethod
@@ -157,25 +198,31 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
         fewer = any(op.ranks not in (None, a.case.world_size) for op in found)
         yield "transferred_ranks", "fewer" if fewer else "all"
         yield "transferred_state", on(any(op.state for op in found))
+        yield "transferred_compiled", on(any(op.compiled for op in found))
+        yield "transferred_together", on(any(op.together for op in found))
 
     @classmethod
     def simpler(cls, case: CaseSpec) -> Iterator[Simpler]:
-        """On all ranks; without the optimizer; into a plain model."""
-        plainer: Mapping[str, object] = {"ranks": None, "state": False, "into": "plain"}
-        said = {"ranks": "fewer ranks that load", "into": "FSDP around what loads"}
-        for name, value in plainer.items():
+        """On all ranks; without the optimizer; into a plain model; not compiled; one by one."""
+        plainer: Mapping[str, Mapping[str, object]] = {
+            "fewer ranks that load": {"ranks": None},
+            "the optimizer's state in the checkpoint": {"state": False, "together": False},
+            "a wrapper around what loads": {"into": "plain"},
+            "torch.compile of what loads": {"compiled": False},
+            "one call for model and optimizer": {"together": False},
+        }
+        for words, changes in plainer.items():
             program = tuple(
-                msgspec.structs.replace(op, **{name: value}) if isinstance(op, Transfer) else op
+                msgspec.structs.replace(op, **changes) if isinstance(op, Transfer) else op
                 for op in case.program
             )
             if program != case.program:
-                words = said.get(name, "the optimizer's state in the checkpoint")
                 yield Simpler(msgspec.structs.replace(case, program=program), words)
 
 
 def refused_into(a: Anatomy, into: str) -> str:
     """Why a model cannot be wrapped so; empty if it can."""
-    if into != "plain" and any(not p.shape for p in a.parameters):
+    if into in ("fsdp1", "fsdp2") and any(not p.shape for p in a.parameters):
         return "a 0-dim parameter cannot be sharded"
     if into == "fsdp2" and transposed(a):
         return "fsdp2 cuts none but contiguous parameters"

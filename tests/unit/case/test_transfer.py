@@ -66,8 +66,10 @@ def calls(given: CaseSpec, who: str) -> dict[str, Call]:
                 "steps.optim_state.forget",
             },
         ),
+        (Transfer(into="ddp"), {"steps.transfer.ddp"}),
+        (Transfer(compiled=True), {"steps.transfer.compiled"}),
     ],
-    ids=["plain", "plain, two ranks", "fsdp2", "fsdp1, one rank, optimizer"],
+    ids=["plain", "plain, two ranks", "fsdp2", "fsdp1, one rank, optimizer", "ddp", "compiled"],
 )
 def test_another_model_is_made_and_looked_at(asked: Transfer, made: set[str], api: str) -> None:
     given = case(asked, api)
@@ -91,6 +93,8 @@ def test_another_model_is_made_and_looked_at(asked: Transfer, made: set[str], ap
     assert told["transferred"] == asked.into
     assert told["transferred_ranks"] == ("all" if asked.ranks is None else "fewer")
     assert told["transferred_state"] == ("on" if asked.state else "off")
+    assert told["transferred_compiled"] == ("on" if asked.compiled else "off")
+    assert told["transferred_together"] == "off"
     assert (told["stored"], told["rebuilt"]) == ("on", "no")
 
 
@@ -115,6 +119,7 @@ def test_a_tied_parameter_is_looked_at_once() -> None:
         ({"program": (Forward(sync=False), Backward(), Transfer())}, "$.program[2]"),
         ({"program": (Transfer(ranks=3),)}, "$.program[0].ranks"),
         ({"program": (Transfer(state=True),)}, "$.program[0].state"),
+        ({"program": (Transfer(together=True),)}, "$.program[0].together"),
         (
             {"program": (*TRAINED, Transfer(state=True)), "optimizer": None},
             "$.program[4].state",
@@ -139,7 +144,16 @@ def test_a_tied_parameter_is_looked_at_once() -> None:
             "$.program[4]",
         ),
     ],
-    ids=["pending", "unreduced", "groups", "no steps", "no optimizer", "frozen", "buffer"],
+    ids=[
+        "pending",
+        "unreduced",
+        "groups",
+        "no steps",
+        "no state",
+        "no optimizer",
+        "frozen",
+        "buffer",
+    ],
 )
 def test_what_it_does_not_go_with_is_named(changes: dict[str, Any], at: str) -> None:
     if "optimizer" in changes:
@@ -150,15 +164,19 @@ def test_what_it_does_not_go_with_is_named(changes: dict[str, Any], at: str) -> 
 
 
 def test_its_plainer_neighbours_lack_one_thing() -> None:
-    asked = Transfer(into="fsdp1", ranks=2, state=True)
+    asked = Transfer(into="fsdp1", ranks=2, state=True, together=True, compiled=True)
     given = case(asked, optimizer=Optimizer(name="adam", lr=0.01))
     found = [(s.case.program[-1], s.words) for s in Transfer.simpler(given)]
     assert found == [
         (msgspec.structs.replace(asked, ranks=None), "fewer ranks that load"),
         (
-            msgspec.structs.replace(asked, state=False),
+            msgspec.structs.replace(asked, state=False, together=False),
             "the optimizer's state in the checkpoint",
         ),
-        (msgspec.structs.replace(asked, into="plain"), "FSDP around what loads"),
+        (msgspec.structs.replace(asked, into="plain"), "a wrapper around what loads"),
+        (msgspec.structs.replace(asked, compiled=False), "torch.compile of what loads"),
+        (msgspec.structs.replace(asked, together=False), "one call for model and optimizer"),
     ]
-    assert asked.words() == "save, load as fsdp1 on 2 ranks, with optimizer"
+    assert asked.words() == (
+        "save, load as fsdp1 on 2 ranks and torch.compile by one call, with optimizer"
+    )

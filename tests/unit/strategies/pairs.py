@@ -102,7 +102,7 @@ MEANING: tuple[Together, ...] = (
     ),
     (
         "an optimizer made anew has states of what is trained then, in units",
-        {"transferred_state": ON},
+        {"transferred_state": ON, "transferred_together": ON},
         {
             "optimizer": ("none",),
             "refrozen": ("yes", "after lone forward"),
@@ -294,7 +294,7 @@ NOT_DRAWN: tuple[Together, ...] = (
     (
         "what no unit manages is not taken up from disk, but for modules without parameters",
         {"ignored_parameters": ON, "unmanaged": ("apart", "averaged", "idle")},
-        {"rebuilt": ("same", "other"), "async_save": ON},
+        {"rebuilt": ("same", "other"), "rebuilt_together": ON, "async_save": ON},
     ),
     (
         "decay shows where every step finds a gradient, so no switch takes a parameter away",
@@ -309,7 +309,7 @@ NOT_DRAWN: tuple[Together, ...] = (
     (
         "gradients of some parameters are dropped of units that stay as they are, or some scaled",
         {"cleared": CLEARED, **RESCALED},
-        {"rebuilt": ("same", "other"), "async_save": ON},
+        {"rebuilt": ("same", "other"), "rebuilt_together": ON, "async_save": ON},
     ),
     ("attention is drawn over sequences", ATTENDING, {"inputs": ("dense",)}),
     (

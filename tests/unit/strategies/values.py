@@ -21,9 +21,12 @@ STATE: Values = {f"state_{name}": FEATURES[f"state_{name}"].values[1:] for name 
 STORED: Values = {
     "stored": ON,
     "async_save": ON,
-    "transferred": ("plain", "fsdp1", "fsdp2", "several"),
+    "transferred": ("plain", "fsdp1", "fsdp2", "ddp", "several"),
     "transferred_ranks": ("fewer",),
     "transferred_state": ON,
+    "transferred_compiled": ON,
+    "transferred_together": ON,
+    "rebuilt_together": ON,
 }
 """A checkpoint on disk."""
 ATTENDING: Values = {"attention": ("full", "masked"), "kv_reuse": ON}
