@@ -40,7 +40,6 @@ REASONS = {
     r"_debug_utils": SAYS,
     r"_patch_(model|optimizer)_state_dict|_set_unshard_async_op": PRIVATE,
     r"Parallel\._(unshard|use_training_state)": PRIVATE,
-    r"state_dict\.py:(get|set)_state_dict$": "model and optimizer are saved one by one",
     r"share_comm_ctx": "no roots share a stream",
     r"_trace_utils": "torch.fx is no dimension",
     r"jvp|RegisterPreBackwardFunction|functorch": FUNCTORCH,
@@ -82,8 +81,7 @@ GUARDS = {
     r"value\.device\.type != fsdp_state\.compute_device\.type": GPU,
     r"device(_|\.)type == 'mtia'": DEVICE,
     r"torch\.distributed\._functional_collectives\.is_torchdynamo_compiling\(\)": TRACED,
-    r"isinstance\(curr_obj, torch\._dynamo\.eval_frame\.OptimizedModule\)": COMPILE,
-    r"'_orig_mod' in k|fqns != fqns_with_compiler|use_unsafe_setattr": COMPILE,
+    r"use_unsafe_setattr": COMPILE,
     r"torch\._C\._are_functorch_transforms_active\(\)": FUNCTORCH,
     r"(self|fsdp_state)\._fsdp_extension is not None": EXTENSIONS,
     # Of FSDP1 a state is its module.
@@ -93,7 +91,6 @@ GUARDS = {
     # Tensors for an optimizer's state are flattened without `use_orig_params`, which aligns them.
     r"flatten_tensors: aligned_numel > 0": NOWHERE,
     r"self\._(skip_writeback_check|use_fake_all_gather|use_fake_reduce)": SWITCHED,
-    r"isinstance\(curr_obj, DDP\)": "no DDP's state is saved",
     r"is_named_optimizer": "no optimizer names its parameters",
     r"handle\._has_optim_in_backward": "no optimizer steps in a backward",
     r"not self\._enabled": "a scaler that is off scales nothing",

@@ -9,7 +9,7 @@ import msgspec
 from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, dtypes_fit, foreseen_rejections
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.operations.rebuild import saves_a_part
-from fsdpfuzz.case.optimizer import goes_through
+from fsdpfuzz.case.optimizer import makes_steps
 from fsdpfuzz.strategies import wrap
 from fsdpfuzz.strategies.drawing import Drawing, all_units
 from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
@@ -32,7 +32,8 @@ def draw(program: Program) -> None:
         plan = d.case.plan  # under another one, the module might not be called by itself
     # Of fsdp1 it is known to fail.
     asynchronous = d.chance(12 if d.a.fsdp1 else 25)
-    together = d.chance(35) and goes_through(d.a)
+    before = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
+    together = d.chance(35) and makes_steps(before)
     gap.append(Rebuild(plan=plan, asynchronous=asynchronous, together=together))
     # What is saved of a part of the optimizer's state is known not to be loaded.
     drawn = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
