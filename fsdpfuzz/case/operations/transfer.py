@@ -224,6 +224,9 @@ def refused_into(a: Anatomy, into: str) -> str:
     """Why a model cannot be wrapped so; empty if it can."""
     if into in ("fsdp1", "fsdp2") and any(not p.shape for p in a.parameters):
         return "a 0-dim parameter cannot be sharded"
+    # No business of FSDP's: a segmentation fault in torch 2.11.0 and 2.13.0.
+    if into == "ddp" and a.case.debug_level == "DETAIL":
+        return "with the debug level DETAIL, DDP over a group of some ranks ends their processes"
     if into == "fsdp2" and transposed(a):
         return "fsdp2 cuts none but contiguous parameters"
     if into == "fsdp1" and a.case.stored_low:
