@@ -5,7 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from fsdpfuzz.case import anatomy
-from fsdpfuzz.case.operations.transfer import Into, Transfer, refused_into, takes_optimizer
+from fsdpfuzz.case.operations.transfer import (
+    Into,
+    Transfer,
+    dies_in_groups,
+    refused_into,
+    takes_optimizer,
+)
 from fsdpfuzz.strategies.operations.program import Program
 from fsdpfuzz.strategies.operations.rebuild import may_store
 from fsdpfuzz.strategies.operations.step import gaps_after_a_step
@@ -30,9 +36,10 @@ def draw(program: Program) -> None:
     whole = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
     compiled, together = d.chance(25), d.chance(35)
     saved = state and bool(stepped) and takes_optimizer(whole)
+    apart = few and bool(sizes) and not dies_in_groups(d.a, into)
     asked = Transfer(
         into="plain" if refused_into(d.a, into) else into,
-        ranks=sizes[which % len(sizes)] if few and sizes else None,
+        ranks=sizes[which % len(sizes)] if apart else None,
         state=saved,
         together=together and saved,
         compiled=compiled,

@@ -96,10 +96,10 @@ def test_it_goes_on_in_parity(name: str) -> None:
     assert judged(CASES[name]).status == "passed"
 
 
-def in_background(example: CaseSpec) -> CaseSpec:
-    """With ``async_save``."""
+def changed(example: CaseSpec, **fields: object) -> CaseSpec:
+    """With other options of its rebuild."""
     program = tuple(
-        msgspec.structs.replace(op, asynchronous=True) if isinstance(op, Rebuild) else op
+        msgspec.structs.replace(op, **fields) if isinstance(op, Rebuild) else op
         for op in example.program
     )
     return msgspec.structs.replace(example, program=program)
@@ -107,7 +107,7 @@ def in_background(example: CaseSpec) -> CaseSpec:
 
 @pytest.mark.parametrize("name", ["fsdp2 to nested", "fsdp2 to the root"])
 def test_what_changes_while_it_is_saved_is_saved_as_it_was(name: str) -> None:
-    example = in_background(CASES[name])
+    example = changed(CASES[name], asynchronous=True)
     assert features(example)["async_save"] == "on"
     assert judged(example).status == "passed"
     found = judged(example, "benchmarks.faults.injections:async_save_stages_nothing").findings
@@ -169,15 +169,6 @@ def test_findings_behind_it_name_units_of_the_new_plan() -> None:
     assert {finding.unit for finding in named} <= {"0", "1"}
 
 
-def by_one_call(example: CaseSpec) -> CaseSpec:
-    """With ``get_state_dict`` and ``set_state_dict``."""
-    program = tuple(
-        msgspec.structs.replace(op, together=True) if isinstance(op, Rebuild) else op
-        for op in example.program
-    )
-    return msgspec.structs.replace(example, program=program)
-
-
 @pytest.mark.parametrize("name", ["fsdp1 to the root", "fsdp2 to nested"])
 @pytest.mark.parametrize(
     "fault", ["loaded_together_but_the_optimizer", "saved_together_without_steps"]
@@ -185,7 +176,7 @@ def by_one_call(example: CaseSpec) -> CaseSpec:
 def test_what_one_call_loses_is_found_and_nothing_where_there_are_two(
     name: str, fault: str
 ) -> None:
-    example = by_one_call(CASES[name])
+    example = changed(CASES[name], together=True)
     assert features(example)["rebuilt_together"] == "on"
     assert judged(example).status == "passed"
     injection = f"benchmarks.faults.injections:{fault}"

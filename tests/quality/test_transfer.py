@@ -72,6 +72,13 @@ def test_a_prefix_that_stays(fault: str, changes: dict[str, Any]) -> None:
         assert bool(judged(case, injection).findings) is (asked != Transfer())
 
 
+def test_ddp_over_all_ranks_loads_at_the_level_detail() -> None:
+    """Over a group of some it would end them, which `check` refuses."""
+    case = chain("fsdp2", (3, 7, 2), (0,), 2, (Forward(), Backward(), Step(), Transfer(into="ddp")))
+    detailed = msgspec.structs.replace(case, debug_level="DETAIL")
+    assert judged(detailed).status == "passed"
+
+
 @pytest.mark.parametrize("api", ["fsdp1", "fsdp2"])
 @pytest.mark.parametrize("into", ["plain", "fsdp1", "fsdp2", "ddp"])
 @pytest.mark.parametrize("ranks", [None, 1, 2])

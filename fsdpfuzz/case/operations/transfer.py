@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import msgspec
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 Into = Literal["plain", "fsdp1", "fsdp2", "ddp"]
+_WAYS = (*get_args(Into), "several")
 
 PARAMETERS = "transferred"
 """All parameters of the other model, whole."""
@@ -50,17 +51,14 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
             about="no, plain (into a model without FSDP), fsdp1, fsdp2, ddp, several: what loads "
             "a checkpoint of the training",
             group="State",
-            values=("no", "plain", "fsdp1", "fsdp2", "ddp", "several"),
+            values=("no", *_WAYS),
             excludes={
                 "no": {
                     "transferred_ranks": ("fewer",),
                     "transferred_state": ("on",),
                     "transferred_compiled": ("on",),
                 },
-                **{
-                    way: {"stored": ("off",)}
-                    for way in ("plain", "fsdp1", "fsdp2", "ddp", "several")
-                },
+                **{way: {"stored": ("off",)} for way in _WAYS},
             },
         ),
         "transferred_compiled": Feature(
@@ -111,6 +109,8 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
             raise CaseError("groups of ranks have one size", path=f"{at}.ranks")
         if refused := refused_into(a, self.into):
             raise CaseError(refused, path=f"{at}.into")
+        if self.ranks is not None and dies_in_groups(a, self.into):
+            raise CaseError("DDP at the level DETAIL ends ranks of a group", path=f"{at}.ranks")
         if self.together and not self.state:
             raise CaseError(
                 "together with the optimizer, which is not saved", path=f"{at}.together"
@@ -224,14 +224,17 @@ def refused_into(a: Anatomy, into: str) -> str:
     """Why a model cannot be wrapped so; empty if it can."""
     if into in ("fsdp1", "fsdp2") and any(not p.shape for p in a.parameters):
         return "a 0-dim parameter cannot be sharded"
-    # No business of FSDP's: a segmentation fault in torch 2.11.0 and 2.13.0.
-    if into == "ddp" and a.case.debug_level == "DETAIL":
-        return "with the debug level DETAIL, DDP over a group of some ranks ends their processes"
     if into == "fsdp2" and transposed(a):
         return "fsdp2 cuts none but contiguous parameters"
     if into == "fsdp1" and a.case.stored_low:
         return "fsdp1 flattens none but parameters of one dtype"
     return ""
+
+
+# No business of FSDP's, in torch 2.11.0 and 2.13.0; over all ranks it is made.
+def dies_in_groups(a: Anatomy, into: str) -> bool:
+    """Whether it ends in a segmentation fault to make it for a group of some ranks."""
+    return into == "ddp" and a.case.debug_level == "DETAIL"
 
 
 def takes_optimizer(a: Anatomy) -> bool:

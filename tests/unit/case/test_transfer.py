@@ -120,7 +120,10 @@ def test_a_tied_parameter_is_looked_at_once() -> None:
         ({"program": (Transfer(ranks=3),)}, "$.program[0].ranks"),
         ({"program": (Transfer(state=True),)}, "$.program[0].state"),
         ({"program": (Transfer(together=True),)}, "$.program[0].together"),
-        ({"program": (Transfer(into="ddp"),), "debug_level": "DETAIL"}, "$.program[0].into"),
+        (
+            {"program": (Transfer(into="ddp", ranks=1),), "debug_level": "DETAIL"},
+            "$.program[0].ranks",
+        ),
         (
             {"program": (*TRAINED, Transfer(state=True)), "optimizer": None},
             "$.program[4].state",

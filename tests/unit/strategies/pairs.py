@@ -101,11 +101,6 @@ MEANING: tuple[Together, ...] = (
         STORED,
     ),
     (
-        "DDP over a group of some ranks ends their processes, which is none of FSDP's",
-        {"transferred": ("ddp",)},
-        {"debug_level": ("DETAIL",)},
-    ),
-    (
         "an optimizer made anew has states of what is trained then, in units",
         {"transferred_state": ON, "transferred_together": ON},
         {
