@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -26,6 +27,7 @@ from fsdpfuzz.case import (
 from fsdpfuzz.case.modules import Norm, Sequential, SideOutput
 from fsdpfuzz.case.modules.keyed import Keyed
 from fsdpfuzz.invariants import judge
+from fsdpfuzz.known import Known
 from fsdpfuzz.loop import PROPERTIES, Scope
 from fsdpfuzz.observations import Observation
 from fsdpfuzz.pool import Pool
@@ -34,6 +36,7 @@ from tests.scripts_in_ranks import STAGE
 from tests.unit.repro.examples import single_unit
 
 NUMBER = int(os.environ.get("FSDPFUZZ_SCRIPTS", "40"))
+KNOWN = Known.load(Path(__file__).parents[2] / "corpus" / "known")
 DRAWN = st.one_of([item.strategy(Scope()) for item in PROPERTIES.values()])
 SMALL = [seed for seed in SEEDS if seed.document != "004" and not seed.needs]
 SETTINGS = settings(
@@ -124,7 +127,10 @@ def test_a_script_finds_nothing_where_the_ranks_find_nothing(
     case: CaseSpec, plain: Pool, checking: Pool
 ) -> None:
     # The script runs in ranks of its own: where it fails they are not clean themselves.
-    assume(judge(case, plain.run(case)).status == "passed")
+    seen = plain.run(case)
+    assume(judge(case, seen).status == "passed")
+    # Ranks read shards, a script whole parameters: a known defect of FSDP can show in these alone.
+    assume(not KNOWN.covering(case, torch=seen.torch, backend=seen.backend))
     assert failures(checking.run(case)) == [], as_document(case)
 
 

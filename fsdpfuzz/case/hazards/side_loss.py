@@ -34,7 +34,7 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
     ``layer`` of the unit that the layer is then. ``recomputed``: a checkpoint, with fsdp2 one in
     the unit, recomputes what it puts out, and that is kept, or what the layer makes of it.
     ``below``: the unit is a layer that puts out what requires grad, and its root nothing (fsdp1);
-    ``silent`` are the other units of that root.
+    ``silent`` are the other units of that root, or all where no unit manages the layer.
     """
     found: dict[str, str] = {}
     silent = _silent(a)
@@ -58,14 +58,29 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
             found[unit] = max(found.get(unit, "no"), how, key=_ORDER.index)
             if how == "apart" and owner is not None and a.unit_at.get(layer) == owner:
                 found[owner] = "layer"
-        if a.fsdp1 and owner is not None and a.unit_at.get(layer) == owner:
-            root = belongs_to(a, owner)
-            if root in silent and owner not in silent:
-                for unit in a.units:
-                    if belongs_to(a, unit) == root and found.get(unit, "no") == "no":
-                        found[unit] = "silent"
-                found[owner] = "below"
+        if a.fsdp1 and node.on != "no":
+            _beside_a_silent_root(a, layer, owner, silent, found)
     return found
+
+
+def _beside_a_silent_root(
+    a: Anatomy, layer: str, owner: str | None, silent: frozenset[str], found: dict[str, str]
+) -> None:
+    """Notes the units of a root that puts out nothing, though it has a layer that gives the loss.
+
+    The layer is a unit itself, or none manages it.
+    """
+    around = innermost(layer, a.unit_at)
+    if around is None or (owner is not None and (owner in silent or a.unit_at.get(layer) != owner)):
+        return
+    root = belongs_to(a, a.unit_at[around])
+    if root not in silent:
+        return
+    for unit in a.units:
+        if belongs_to(a, unit) == root and found.get(unit, "no") == "no":
+            found[unit] = "silent"
+    if owner is not None:
+        found[owner] = "below"
 
 
 def _of_output(node: SideOutput) -> bool:
@@ -150,7 +165,8 @@ class SideLossDimension(Hazard):
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "side_loss": Feature(
             about="no, layer (the unit is one, on what another puts out), apart, first, "
-            "recomputed, below, silent (beside a unit that is below), alone: how what a module in "
+            "recomputed, below, silent (beside a unit that is below, or a layer in no unit), "
+            "alone: how what a module in "
             "the unit keeps for the loss lies to what the unit puts out",
             group="Wrapping",
             values=_ORDER,

@@ -187,6 +187,14 @@ def test_it_puts_out_what_its_body_does() -> None:
             {"": "silent", "0.layer": "below"},
         ),
         (fsdp1("", "0.layer"), ON_INPUT, {"frozen": FROZEN}, {"": "no"}),
+        # No unit manages the layer: nobody is told that a backward has begun.
+        (
+            fsdp1("", ignored=("0",)),
+            ON_INPUT,
+            {"frozen": (*FROZEN, "1.weight", "1.bias")},
+            {"": "silent"},
+        ),
+        (fsdp1("", ignored=("0",)), ON_INPUT, {"frozen": FROZEN}, {"": "no"}),
         (fsdp1("", "0", "0.layer"), ON_OUTPUT, {}, {"0": "apart", "0.layer": "layer"}),
         # What goes in comes out.
         (fsdp2("", "1"), ON_INPUT, {"model": BEHIND}, {"": "apart", "1": "first"}),
