@@ -24,7 +24,10 @@ def offered() -> list[str]:
     from torch.distributed import fsdp
     from torch.distributed.checkpoint.state_dict import StateDictOptions
 
-    found = {"fully_shard()", *_parameters("fully_shard", fsdp.fully_shard)}
+    found = set()
+    for name in ("fully_shard", "register_fsdp_forward_method", "share_comm_ctx"):
+        with suppress(AttributeError):
+            found.update((f"{name}()", *_parameters(name, getattr(fsdp, name))))
     for kind in (
         fsdp.FSDPModule,
         fsdp.FullyShardedDataParallel,

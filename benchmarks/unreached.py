@@ -40,7 +40,6 @@ REASONS = {
     r"_debug_utils": SAYS,
     r"_patch_(model|optimizer)_state_dict|_set_unshard_async_op": PRIVATE,
     r"Parallel\._(unshard|use_training_state)": PRIVATE,
-    r"share_comm_ctx": "no roots share a stream",
     r"_trace_utils": "torch.fx is no dimension",
     r"jvp|RegisterPreBackwardFunction|functorch": FUNCTORCH,
     r"set_(unshard_in_backward|separate_reduce)": "a setter, not drawn",

@@ -28,6 +28,7 @@ from fsdpfuzz.case.program import ProgramDimension
 from fsdpfuzz.case.recovery import RecoveryDimension
 from fsdpfuzz.case.reduce_scatter import ReduceScatterDimension
 from fsdpfuzz.case.reshard_set import ReshardSetDimension
+from fsdpfuzz.case.share_comm_ctx import ShareCommCtxDimension
 from fsdpfuzz.case.spec import CaseSpec
 from fsdpfuzz.case.spmd_mesh import SpmdMeshDimension
 from fsdpfuzz.case.stored_low import StoredLowDimension
@@ -74,6 +75,7 @@ _ON_ANY_RANKS: tuple[Dimension, ...] = (
     ReshardSetDimension(),
     SpmdMeshDimension(),
     ExtensionsDimension(),
+    ShareCommCtxDimension(),
     *HAZARDS,
 )
 DIMENSIONS: tuple[Dimension, ...] = (*_ON_ANY_RANKS, WorldSizeDimension(_ON_ANY_RANKS))

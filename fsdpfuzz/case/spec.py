@@ -87,6 +87,8 @@ class CaseSpec(Part, frozen=True, kw_only=True):
     """How ``fully_shard`` is told of a mesh by its names (fsdp2); None for a mesh of its own."""
     extensions: Annotated[tuple[Extension, ...], Meta(max_length=64)] = ()
     """Parameters that say what is gathered of them (fsdp2)."""
+    share_comm_ctx: bool = False
+    """Whether roots share their streams (fsdp2)."""
 
     @property
     def api(self) -> Api:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.distributed import fsdp
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
@@ -44,6 +45,18 @@ def what_autograd_left_is_not_finished(_: RankEnv) -> None:
             self.wait_for_gradient_reduction()
 
     _put(FSDPState, "finalize_backward", waiting)
+
+
+def only_the_first_that_shares_reduces(_: RankEnv) -> None:
+    """The other roots keep their gradients to themselves."""
+    share = fsdp.share_comm_ctx
+
+    def sharing(modules: list[fsdp.FSDPModule]) -> None:
+        share(modules)
+        for other in modules[1:]:
+            other.set_requires_gradient_sync(False)
+
+    _put(fsdp, "share_comm_ctx", sharing)
 
 
 def _put(owner: Any, name: str, value: object) -> None:

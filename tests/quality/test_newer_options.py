@@ -38,6 +38,8 @@ UNUSED = msgspec.structs.replace(
 replace = msgspec.structs.replace
 NORM = replace(CHAIN, model=Sequential(children=(Linear(out=4), Norm(variant="rms"))))
 
+ROOTS = replace(CHAIN, plan=Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path="1"))))
+
 
 def in_low_precision(*kept: str) -> Fsdp2Plan:
     """One unit, of which some parameters keep their dtype."""
@@ -64,6 +66,11 @@ FAULTS: dict[str, tuple[CaseSpec, CaseSpec, str]] = {
     "what_autograd_left_is_not_finished": (
         replace(CHAIN, finalization="manual"),
         CHAIN,
+        "grad_parity/mismatch/fsdp2",
+    ),
+    "only_the_first_that_shares_reduces": (
+        replace(ROOTS, share_comm_ctx=True),
+        ROOTS,
         "grad_parity/mismatch/fsdp2",
     ),
 }
@@ -95,6 +102,16 @@ SOUND: dict[str, CaseSpec] = {
             *(Forward(), Backward(), Step()),
         ),
         keep_unsharded_storage=True,
+    ),
+    # Each goes back where it has forgotten nothing: a first look without grad makes both roots.
+    "by_roots_that_were_called_before": replace(
+        CHAIN,
+        model=Sequential(
+            children=(Sequential(children=(Linear(out=3), Linear(out=3))), Linear(out=2))
+        ),
+        plan=Fsdp2Plan(units=tuple(Fsdp2Unit(path=path) for path in ("0", "0.1", "1"))),
+        program=(Forward(grad=False), *(Forward(), Backward(), Step()) * 2),
+        share_comm_ctx=True,
     ),
 }
 

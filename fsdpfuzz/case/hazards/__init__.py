@@ -23,6 +23,7 @@ from fsdpfuzz.case.hazards.offloaded_input import OffloadedInputDimension
 from fsdpfuzz.case.hazards.own_state import OwnStateDimension
 from fsdpfuzz.case.hazards.set_early import SetEarlyDimension
 from fsdpfuzz.case.hazards.set_on_fewer import SetOnFewerDimension
+from fsdpfuzz.case.hazards.shared_order import SharedOrderDimension
 from fsdpfuzz.case.hazards.side_loss import SideLossDimension
 from fsdpfuzz.case.hazards.stepped_whole import SteppedWholeDimension
 from fsdpfuzz.case.hazards.unfinished import UnfinishedDimension
@@ -47,6 +48,7 @@ HAZARDS: tuple[Dimension, ...] = (
     OffloadedInputDimension(),
     VainGathersDimension(),
     SetOnFewerDimension(),
+    SharedOrderDimension(),
 )
 
 __all__ = [

@@ -17,6 +17,7 @@ OFFERED = {
     "finalization": {"automatic", "manual", "async"},
     "reshard_set": {"no", "on", "off", "both"},
     "spmd_mesh": {"no", "one axis", "two axes"},
+    "share_comm_ctx": {"off", "on"},
 }
 
 
@@ -43,6 +44,7 @@ def test_it_is_not_drawn_elsewhere_and_nothing_else_changes() -> None:
         "keep_unsharded_storage": False,
         "finalization": "automatic",
         "spmd_mesh": None,
+        "share_comm_ctx": False,
     }
     alike = [
         msgspec.structs.replace(new, **plain, optimizer=old.optimizer, program=untold(new)) == old
