@@ -24,7 +24,7 @@ def offered() -> list[str]:
     from torch.distributed import fsdp
     from torch.distributed.checkpoint.state_dict import StateDictOptions
 
-    found = set()
+    found: set[str] = set()
     for name in ("fully_shard", "register_fsdp_forward_method", "share_comm_ctx"):
         with suppress(AttributeError):
             found.update((f"{name}()", *_parameters(name, getattr(fsdp, name))))

@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 def stepped_whole(a: Anatomy) -> frozenset[str]:
     """Units that a forward left whole, and no backward resharded, when the optimizer steps.
 
-    They have gradients, and something comes behind that would show the step: with fsdp1 the end
-    does, where whoever asks for parameters is given what is whole.
+    They have gradients, and something comes behind that would show the step.
     """
-    program = a.case.program
-    shows = [i for i, op in enumerate(program) if _shows(op)]
-    last = len(program) if a.fsdp1 else max(shows, default=0)
-    steps = [i for i, op in enumerate(program) if op.steps_optimizer and i < last]
+    shows = [i for i, op in enumerate(a.case.program) if _shows(op)]
+    steps = [
+        i for i, op in enumerate(a.case.program) if op.steps_optimizer and i < max(shows, default=0)
+    ]
     alone = alone_at(a, lambda i, _: i in steps)
     graded = {name for i, _, now in a.situations(0) if i in steps for name in now.graded}
     left = [

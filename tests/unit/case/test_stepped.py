@@ -140,15 +140,11 @@ def test_nobody_hands_on_the_state_of_what_no_unit_manages(plan: Plan, expected:
 @pytest.mark.parametrize(
     ("plan", "shown", "expected"),
     [
-        # ``summon_full_params`` gathers nothing for what is whole: its reader sees the old values.
-        (fsdp1(""), (), "on"),
+        (fsdp1(""), (), "off"),
         (fsdp1(""), (Apply(),), "on"),
         (fsdp1(""), (Apply(), Step()), "on"),
-        (fsdp1(""), (Step(),), "on"),
+        (fsdp1(""), (Step(),), "off"),
         (fsdp1(""), (Forward(),), "on"),
-        # The shards of DTensors are always there.
-        (fsdp2(""), (), "off"),
-        (fsdp2(""), (Step(),), "off"),
         (fsdp2(""), (Forward(),), "on"),
     ],
 )
