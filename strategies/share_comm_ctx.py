@@ -6,6 +6,6 @@ from fsdpfuzz.strategies.drawing import Drawing
 
 
 def draw(d: Drawing) -> None:
-    """Half of the models with several roots share their streams. Shrinks towards not shared."""
-    if d.chance(50) and not d.a.fsdp1 and len(d.a.roots) > 1:
+    """A fifth of the models with several roots share their streams. Shrinks towards not shared."""
+    if d.chance(20) and not d.a.fsdp1 and len(d.a.roots) > 1:
         d.put(share_comm_ctx=True)

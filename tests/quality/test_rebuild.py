@@ -110,7 +110,9 @@ def test_what_changes_while_it_is_saved_is_saved_as_it_was(name: str) -> None:
     example = changed(CASES[name], asynchronous=True)
     assert features(example)["async_save"] == "on"
     assert judged(example).status == "passed"
-    found = judged(example, "benchmarks.faults.injections:async_save_stages_nothing").findings
+    # The writer's thread may be done before the change, on a busy machine even with half of it.
+    late = "tests.quality.injected_rebuild:stages_nothing_and_writes_late"
+    found = judged(example, late).findings
     assert {finding.invariant for finding in found} == {"output_parity"}
 
 
