@@ -10,7 +10,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.unit_calls import units_of_a_forward
-from fsdpfuzz.case.operations.forward import Forward
+from fsdpfuzz.case.operations.interrupt import root_calls
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.replicas import belongs_to
@@ -36,10 +36,11 @@ def _begun_again(a: Anatomy, rank: int) -> bool:
             noted = 0
         elif op.gives_gradients:
             noted = 0
-        if not isinstance(op, Forward):
-            continue
         b = a.at(i)
-        for call in b.calls(op, now):
+        if not op.waits:
+            begun.update(belongs_to(b, unit) for unit in units_of_a_forward(b, op, now).called)
+            continue
+        for call in root_calls(b, now):
             unit = b.unit_at.get(call.path)
             if unit is None:
                 continue
