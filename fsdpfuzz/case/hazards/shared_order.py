@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.hazards.unit_calls import units_of_a_forward
-from fsdpfuzz.case.operations.interrupt import root_calls
+from fsdpfuzz.case.hazards.unit_calls import calls_of_units, units_of_a_forward
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.replicas import belongs_to
@@ -37,13 +36,7 @@ def _begun_again(a: Anatomy, rank: int) -> bool:
         elif op.gives_gradients:
             noted = 0
         b = a.at(i)
-        if not op.waits:
-            begun.update(belongs_to(b, unit) for unit in units_of_a_forward(b, op, now).called)
-            continue
-        for call in root_calls(b, now):
-            unit = b.unit_at.get(call.path)
-            if unit is None:
-                continue
+        for unit, call in calls_of_units(b, op, now):
             root = belongs_to(b, unit)
             if root not in begun:
                 if noted > 1:
@@ -75,7 +68,6 @@ def _silent(a: Anatomy, rank: int) -> bool:
 
 
 # A reentrant checkpoint goes back through what it recomputes in a backward of its own.
-@lru_cache(maxsize=64)
 def order_ended_early(a: Anatomy) -> bool:
     """Whether a reentrant checkpoint lies around a root: the callback that ends its backward, in
     the midst of the others', forgets the order of all."""

@@ -166,8 +166,8 @@ class SideLossDimension(Hazard):
         "side_loss": Feature(
             about="no, layer (the unit is one, on what another puts out), apart, first, "
             "recomputed, below, silent (beside a unit that is below, or a layer in no unit), "
-            "alone: how what a module in "
-            "the unit keeps for the loss lies to what the unit puts out",
+            "alone: how what a module in the unit keeps for the loss lies to what the unit puts "
+            "out",
             group="Wrapping",
             values=_ORDER,
         ),

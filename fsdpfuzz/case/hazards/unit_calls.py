@@ -19,6 +19,7 @@ from fsdpfuzz.case.sides import side_of
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.flow import Situation
+    from fsdpfuzz.case.modules.walk import Called
     from fsdpfuzz.case.operations import Op
 
 
@@ -193,19 +194,26 @@ class UnitsOfAForward(NamedTuple):
     reached: frozenset[str]
 
 
+def calls_of_units(a: Anatomy, op: Op, now: Situation) -> Iterator[tuple[str, Called]]:
+    """The calls of units by one operation, in order, each with its unit; none if it is no forward.
+
+    A unit of several modules is there with each of them.
+    """
+    for call in a.calls(op, now) if isinstance(op, Forward) else ():
+        if call.path in a.unit_at:
+            yield a.unit_at[call.path], call
+
+
 def units_of_a_forward(a: Anatomy, op: Op, now: Situation) -> UnitsOfAForward:
     """The units of one operation; none if it is no forward."""
     called: set[str] = set()
     reached: set[str] = set()
-    if isinstance(op, Forward):
-        requires_grad = requires(a, now)
-        trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
-        for call in a.calls(op, now):
-            if call.path in a.unit_at:
-                unit = a.unit_at[call.path]
-                called.add(unit)
-                if call.input_grad or any(within(fqn, call.path) for fqn in trained):
-                    reached.add(unit)
+    requires_grad = requires(a, now)
+    trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
+    for unit, call in calls_of_units(a, op, now):
+        called.add(unit)
+        if call.input_grad or any(within(fqn, call.path) for fqn in trained):
+            reached.add(unit)
     return UnitsOfAForward(frozenset(called), frozenset(reached))
 
 

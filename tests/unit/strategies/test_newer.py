@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fsdpfuzz.case import NEWER, CaseSpec, Op, anatomy, is_sound, needs_of_torch
+from fsdpfuzz.case import NEWER, CaseSpec, Fsdp2Unit, Op, anatomy, is_sound, needs_of_torch
 from fsdpfuzz.strategies import cases
 from tests.unit.strategies.minimal import minimal, shrinks_to
 from tests.unit.strategies.sample import drawn, features_of, sample
@@ -53,7 +53,7 @@ def test_it_is_not_drawn_elsewhere_and_nothing_else_changes() -> None:
     assert sum(alike[:20]) > 12, "Hypothesis mutates what it drew, so later ones may part"
 
 
-@pytest.mark.parametrize("name", OFFERED)
+@pytest.mark.parametrize("name", [name for name in OFFERED if name != "share_comm_ctx"])
 def test_it_shrinks_to_itself_alone_and_away(name: str) -> None:
     strategy = cases(apis=("fsdp2",), offers=tuple(NEWER))
     plain = features_of(minimal(strategy))
@@ -69,3 +69,26 @@ def test_it_shrinks_to_itself_alone_and_away(name: str) -> None:
 
     shrinks_to(simple, strategy, has)
     assert needs_of_torch(anatomy(minimal(strategy))) == ()
+
+
+def test_shared_streams_shrink_to_a_few_plain_roots() -> None:
+    """One root has nobody to share with, so that what is left has several."""
+    strategy = cases(apis=("fsdp2",), offers=tuple(NEWER))
+    plain = minimal(strategy)
+    steps = features_of(plain)["steps"]
+
+    def has(case: CaseSpec) -> bool:
+        return case.share_comm_ctx and features_of(case)["steps"] == steps
+
+    def simple(case: CaseSpec) -> bool:
+        options = {unit for unit in case.plan.units if unit != Fsdp2Unit(path=unit.path)}
+        rest = msgspec.structs.replace(
+            case,
+            model=plain.model,
+            plan=plain.plan,
+            optimizer=plain.optimizer,
+            share_comm_ctx=False,
+        )
+        return not options and len(anatomy(case).parameters) <= 3 and rest == plain
+
+    shrinks_to(simple, strategy, has)
