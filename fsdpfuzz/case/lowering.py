@@ -83,6 +83,8 @@ class Lowering:
         self._forwards = 0
         self._pending = 0
         self._unreduced = False
+        self._given: set[str] = set()
+        """Those given a gradient since gradients were reduced last."""
 
     def recipe(self) -> Recipe:
         """Everything, in order."""
@@ -230,8 +232,11 @@ class Lowering:
         """Averages the plain model's gradients, where FSDP reduces its own."""
         self.reduced = not self._unreduced
         self._pending = 0
+        now = self._now() if self.a.numbered else None
+        self._given |= now.given if now else set()
         if self._unreduced:
             return
+        given, self._given = self._given, set()
         yield from finished(self.a)
         # FSDP leaves these as each rank has them, and so has the plain model to.
         parameters = call(".parameters", MODEL)
@@ -240,11 +245,14 @@ class Lowering:
         if any(op.parts_ranks for op in self.a.case.program):
             filled = call("steps.averaging.fill", parameters, _DEVICE)
             yield Do(call=filled, who="averaging")
-        if together := graded_together(self.a):
-            units = literal(together)
-            zeros = call("steps.averaging.fill_together", _NAMED, units)
+        # Of a unit that got none at all the gradients stay as they are, and None where they were
+        # dropped: ``_use_sharded_grad_views`` in fsdp/_flat_param.py runs where it got some.
+        exact = now is not None and not self.a.switches
+        units = graded_together(self.a)
+        if together := tuple(u for u in units if not exact or given.intersection(u)):
+            zeros = call("steps.averaging.fill_together", _NAMED, literal(together))
             yield Do(call=zeros, who="averaging")
-        if self.a.fsdp1 and self.a.numbered and (lacking := self._now().zeros):
+        if self.a.fsdp1 and now is not None and (lacking := now.zeros):
             listed = literal(self.a.canonical_names(sorted(lacking)))
             yield Do(call=call("steps.averaging.zeros", _NAMED, listed), who="averaging")
         yield average(self._first, parameters, who="averaging")

@@ -25,8 +25,8 @@ from fsdpfuzz.case import (
     anatomy,
     unit_features,
 )
-from fsdpfuzz.case.modules import LayerDrop
-from fsdpfuzz.case.operations import ZeroGrad
+from fsdpfuzz.case.modules import Buffered, LayerDrop
+from fsdpfuzz.case.operations import ClearGrad, ZeroGrad
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.pool import Pool
 from tests.fitting import skip_unless_it_fits
@@ -64,6 +64,25 @@ def test_they_train_are_saved_and_recomputed(pool: Pool, plan: str, kind: Checkp
         plan=PLANS[plan],
         checkpoints=(Checkpoint(path="0", kind=kind),),
         program=(*TRAIN * 4, StateDict(form="full")),
+    )
+    verdict = judge(given, pool.run(given))
+    assert (verdict.status, [finding.key for finding in verdict.findings]) == ("passed", [])
+
+
+@pytest.mark.parametrize("cleared", [("weight",), ("bias",), ("weight", "bias")])
+def test_what_was_set_to_none_stays_so_where_its_unit_gets_no_gradient(
+    pool: Pool, cleared: tuple[str, ...]
+) -> None:
+    # The momentum of what has a gradient, zeros included, moves it on; the bias lies on two ranks.
+    inner = LayerDrop(children=(Linear(out=2), Linear(out=2, bias=False)))
+    names = tuple(f"layers.0.layers.0.{name}" for name in cleared)
+    once = (Forward(), Backward())
+    given = CaseSpec(
+        world_size=2,
+        model=LayerDrop(children=(inner, Buffered())),
+        inputs=Dense(width=2, batch=1, requires_grad=True),
+        plan=Fsdp1Plan(units=(Fsdp1Unit(path="", use_orig_params=True),)),
+        program=(*once * 3, Step(), *once, ClearGrad(parameters=names), *once, Step()),
     )
     verdict = judge(given, pool.run(given))
     assert (verdict.status, [finding.key for finding in verdict.findings]) == ("passed", [])
