@@ -37,7 +37,8 @@ def ddp(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 def compiled(model: nn.Module) -> nn.Module:
     """What ``torch.compile`` makes of it, which is never run."""
-    made: Any = torch.compile(model)
+    # The default backend would be imported by each fresh rank, for seconds on a busy machine.
+    made: Any = torch.compile(model, backend="eager")
     whole: nn.Module = made
     return whole
 
