@@ -57,6 +57,17 @@ class DivideFactorDimension(Dimension):
             apis=("fsdp2",),
         ),
     }
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "divided_low": Feature(
+            about="on when the reduce-scatter of the unit divides by the factor in bfloat16 "
+            "(fsdp2 only)",
+            group="Training",
+            # Only NCCL does so: no pair is waited for where there are no GPUs.
+            values=("off",),
+            open=True,
+            apis=("fsdp2",),
+        )
+    }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Whether the factor changes anything, and who divides by it."""
@@ -70,6 +81,14 @@ class DivideFactorDimension(Dimension):
         # sum.
         half = any(reduced_in(unit) == "float16" for unit in a.options.values())
         yield "divided_apart", on(told is not None and (told.force_sum or half))
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """Whether the collective divides, and in bfloat16."""
+        if a.fsdp1:
+            return
+        told, low = a.case.divide_factor, reduced_in(a.options[path]) == "bfloat16"
+        alone = told is not None and not told.force_sum
+        yield "divided_low", on(alone and low and _multiplies(a, path))
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
         """The factor."""
@@ -90,10 +109,8 @@ class DivideFactorDimension(Dimension):
         told = a.case.divide_factor
         if told is None or told.force_sum:
             return ""
-        # The same function: a factor that is the size of the group is ReduceOp.AVG, which gloo has,
-        # any other is PREMUL_SUM. Over one rank there is no reduce-scatter to tell it to.
-        sizes = {a.shards(unit) for unit in a.units}
-        return "" if sizes <= {1, told.factor} else "a divide factor without sums only"
+        multiplies = any(_multiplies(a, unit) for unit in a.units)
+        return "a divide factor without sums only" if multiplies else ""
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """None; not by sums alone; 1."""
@@ -106,6 +123,14 @@ class DivideFactorDimension(Dimension):
             yield Simpler(replace(case, divide_factor=plainer), "set_force_sum_reduction_for_comms")
         if told.factor != 1.0:
             yield Simpler(replace(case, divide_factor=replace(told, factor=1.0)))
+
+
+# ``_get_gradient_divide_factors``: a factor that is the size of the group is ReduceOp.AVG, which
+# gloo has, any other is PREMUL_SUM. Over one rank there is no reduce-scatter to tell it to.
+def _multiplies(a: Anatomy, path: str) -> bool:
+    """Whether the reduce-scatter of a unit is asked to multiply, if not only to sum up."""
+    factor = a.case.divide_factor
+    return factor is not None and a.shards(path) not in (1, factor.factor)
 
 
 def told(a: Anatomy, target: Value) -> Iterator[Do]:

@@ -24,6 +24,7 @@ from fsdpfuzz.case import (
     features,
     lower,
     needs_gpu,
+    unit_features,
 )
 from fsdpfuzz.case.divide_factor import DivideFactor, DivideFactorDimension
 from fsdpfuzz.case.mesh import Mesh
@@ -71,6 +72,27 @@ def test_float16_is_divided_apart(precision: Precision, apart: str) -> None:
     plan = Fsdp2Plan(units=(Fsdp2Unit(path="", precision=precision),))
     assert features(divided(DivideFactor(factor=3.0), plan))["divided_apart"] == apart
     assert features(divided(None, plan))["divided_apart"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("precision", "told", "low"),
+    [
+        (Precision(param="bfloat16"), DivideFactor(factor=3.0), "on"),
+        (Precision(reduce="bfloat16"), DivideFactor(factor=3.0), "on"),
+        (Precision(param="bfloat16", reduce="float32"), DivideFactor(factor=3.0), "off"),
+        (None, DivideFactor(factor=3.0), "off"),
+        (Precision(param="float16"), DivideFactor(factor=3.0), "off"),
+        # The mean, which needs no factor; FSDP's own division; none that was asked for.
+        (Precision(param="bfloat16"), DivideFactor(factor=2.0), "off"),
+        (Precision(param="bfloat16"), DivideFactor(factor=3.0, force_sum=True), "off"),
+        (Precision(param="bfloat16"), None, "off"),
+    ],
+)
+def test_a_collective_divides_in_the_dtype_of_the_reduction(
+    precision: Precision | None, told: DivideFactor | None, low: str
+) -> None:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path="", precision=precision),))
+    assert unit_features(anatomy(divided(told, plan)), "")["divided_low"] == low
 
 
 def test_fsdp1_has_none() -> None:
