@@ -211,8 +211,8 @@ class AllThatPasses(Property):
         known = Known.load(folder) if folder is not None else Known()
 
         def passes(case: CaseSpec) -> bool:
-            covering = known.covering(case, torch=self.torch, backend=self.backend)
-            return not covering and not foreseen_rejections(anatomy(case))
+            showing = known.showing(case, torch=self.torch, backend=self.backend)
+            return not showing and not foreseen_rejections(anatomy(case))
 
         every = [
             cases(focus=focus, apis=scope.apis, world_sizes=scope.world_sizes) for focus in FOCUSES

@@ -207,6 +207,11 @@ class Defect(_Strict, frozen=True, kw_only=True, rename={"refuses": "not"}):
         """Whether a case, or one of its variants, can show it."""
         return any(map(self.when.covers, ways(case)))
 
+    def may_show(self, case: CaseSpec) -> bool:
+        """Whether a case has an operation at which it shows, or one is not told."""
+        here = {word for run in variants(case).values() for word in _operations(run)}
+        return any(not shown.operation or here & {*shown.operation} for shown in self.shows)
+
     def explains(self, case: CaseSpec, finding: Finding) -> bool:
         """Whether a finding on a case is this defect."""
         return any(
@@ -219,6 +224,13 @@ def ways(case: CaseSpec) -> tuple[Anatomy, ...]:
     """The anatomies under which a case is run: of its variants, too, and as they are in the end."""
     runs = map(anatomy, variants(case).values())
     return tuple(dict.fromkeys(a for run in runs for a in (run, run.last)))
+
+
+def _operations(case: CaseSpec) -> Iterator[str]:
+    """What `Pattern.operation` may call the operations of a program."""
+    for op in case.program:
+        yield op.kind()
+        yield op.words()
 
 
 def _runs(case: CaseSpec, finding: Finding) -> Iterator[Anatomy]:

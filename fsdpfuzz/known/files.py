@@ -78,12 +78,20 @@ class Known:
         return self._applying[here]
 
     def covering(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
-        """Ids of the defects that a case can show here."""
+        """Ids of the defects of which a case has here what they need."""
         here = (torch, backend)
         if here not in self._sieves:
             found = self.applying(torch=torch, backend=backend)
             self._sieves[here] = Sieve({name: defect.when for name, defect in found.items()})
         return self._sieves[here].covering(ways(case))
+
+    def showing(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
+        """Those of `covering` that show at an operation which the case has.
+
+        Without one the case is worth a run, though what it shows may yet follow from them.
+        """
+        found = self.covering(case, torch=torch, backend=backend)
+        return tuple(name for name in found if self.defects[name].may_show(case))
 
     def exits(self, case: CaseSpec, name: str) -> Iterator[CaseSpec]:
         """Plainer cases that a defect does not cover any more, the nearest first, at most two.

@@ -163,6 +163,11 @@ class _KnownOnEither:
         here, there = self._either(case, torch, backend)
         return tuple(dict.fromkeys((*here, *there)))
 
+    def showing(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
+        here = self._known.showing(case, torch=torch, backend=backend)
+        there = self._known.showing(case, torch=self._other, backend=backend)
+        return tuple(dict.fromkeys((*here, *there)))
+
     def exits(self, case: CaseSpec, name: str) -> Iterable[CaseSpec]:
         return self._known.exits(case, name)
 

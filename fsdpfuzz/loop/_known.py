@@ -26,7 +26,7 @@ REFUSED = 2
 
 
 def reason_to_skip(
-    case: CaseSpec, covering: Collection[str], backend: str, offers: Collection[str] = ()
+    case: CaseSpec, showing: Collection[str], backend: str, offers: Collection[str] = ()
 ) -> str | None:
     """Why a drawn case is not run; None for one that is.
 
@@ -37,8 +37,8 @@ def reason_to_skip(
         return "machine"
     # By the case, not by chance: the same seed runs the same cases.
     number = int(digest(case), 16)
-    if covering:
-        return None if number % SHARE == 0 else next(iter(covering))
+    if showing:
+        return None if number % SHARE == 0 else next(iter(showing))
     return "refused" if number % REFUSED and foreseen_rejections(anatomy(case)) else None
 
 

@@ -94,7 +94,10 @@ class KnownLike(Protocol):
         """The defect that explains the finding in this case."""
 
     def covering(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
-        """The defects that the case can show."""
+        """The defects of which the case has what they need."""
+
+    def showing(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
+        """Those of them that show at an operation which the case has."""
 
     def exits(self, case: CaseSpec, name: str) -> Iterable[CaseSpec]:
         """Plainer cases that a defect does not cover any more."""

@@ -158,7 +158,7 @@ class Session:
         return outcome.examined(case, name, fresh=True)
 
     def covering(self, case: CaseSpec) -> tuple[str, ...]:
-        """Ids of the known defects that a case can show here."""
+        """Ids of the known defects of which a case has here what they need."""
         return self._ports.known.covering(case, torch=self.torch, backend=self.settings.backend)
 
     def skips(self, case: CaseSpec) -> str | None:
@@ -168,9 +168,9 @@ class Session:
         its own code does: there is no other way to try. See `fsdpfuzz.loop._known`.
         """
         strict = self.settings.strict or wraps_itself(case)
-        covering = () if strict else self.covering(case)
-        backend = self.settings.backend
-        reason = reason_to_skip(case, covering, backend, self.settings.offers)
+        backend, known = self.settings.backend, self._ports.known
+        showing = () if strict else known.showing(case, torch=self.torch, backend=backend)
+        reason = reason_to_skip(case, showing, backend, self.settings.offers)
         if reason is None or reason == "machine":
             return reason
         telling = self._ports.telling

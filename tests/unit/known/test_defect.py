@@ -7,7 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from fsdpfuzz.case import CaseSpec, Fsdp1Plan, Fsdp1Unit, Tie, Variant, anatomy
+from fsdpfuzz.case import (
+    Backward,
+    CaseSpec,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    StateDict,
+    Tie,
+    Variant,
+    anatomy,
+)
 from fsdpfuzz.known import Defect, Known, Pattern, Predicate
 from fsdpfuzz.verdict import Failure, Finding
 from tests.unit.known.samples import TORCH, crash, defect, two_layers, wrong_gradient
@@ -214,6 +224,36 @@ def test_covering_names_all_that_apply() -> None:
     assert several.covering(two_layers(), torch=TORCH, backend="nccl") == ("two",)
     assert several.covering(two_layers(), torch="2.7.1", backend="gloo") == ("one", "gone")
     assert several.covering(two_layers(frozen=False), torch=TORCH, backend="gloo") == ()
+
+
+@pytest.mark.parametrize(
+    ("operations", "showing"),
+    [
+        (("backward",), True),
+        (("step", "backward"), True),
+        (("step",), False),
+        # By its words; a program with a sharded one has none of these.
+        (("state_dict full to CPU",), True),
+        (("state_dict full",), False),
+        ((), True),
+    ],
+)
+def test_it_shows_where_a_case_has_the_operation(
+    operations: tuple[str, ...], showing: bool
+) -> None:
+    entries = known(one=defect(shows=(Pattern(invariant=("no_crash",), operation=operations),)))
+    saved = (Forward(), Backward(), StateDict(form="full", cpu_offload=True))
+    case = replace(two_layers(), program=saved)
+    where = {"torch": TORCH, "backend": "gloo"}
+    assert entries.covering(case, **where) == ("one",)
+    assert entries.showing(case, **where) == (("one",) if showing else ())
+
+
+def test_another_way_to_show_is_waited_for_as_well() -> None:
+    ways = tuple(Pattern(invariant=("no_crash",), operation=(at,)) for at in ("step", "backward"))
+    where = {"torch": TORCH, "backend": "gloo"}
+    assert known(one=defect(shows=ways)).showing(two_layers(), **where) == ("one",)
+    assert known(one=defect(shows=ways[:1])).showing(two_layers(), **where) == ()
 
 
 def test_exits_are_plainer_cases_that_are_not_covered() -> None:

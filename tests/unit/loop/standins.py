@@ -157,10 +157,12 @@ class FakeArchive:
 @dataclass
 class FakeKnown:
     """Known defects by id: ``when`` says which one explains a finding, ``region`` which a case
-    can show, ``ways_out`` gives plainer cases outside of it."""
+    lies in, ``elsewhere`` names those that show at operations which no case has, ``ways_out``
+    gives plainer cases outside of it."""
 
     when: Callable[[CaseSpec, Finding], str | None] = lambda _case, _finding: None
     region: Callable[[CaseSpec], tuple[str, ...]] = lambda _case: ()
+    elsewhere: tuple[str, ...] = ()
     ways_out: Callable[[CaseSpec, str], Iterable[CaseSpec]] = lambda _case, _name: ()
 
     def match(self, case: CaseSpec, finding: Finding, *, torch: str, backend: str) -> str | None:
@@ -168,6 +170,10 @@ class FakeKnown:
 
     def covering(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
         return self.region(case)
+
+    def showing(self, case: CaseSpec, *, torch: str, backend: str) -> tuple[str, ...]:
+        covering = self.covering(case, torch=torch, backend=backend)
+        return tuple(name for name in covering if name not in self.elsewhere)
 
     def exits(self, case: CaseSpec, name: str) -> Iterable[CaseSpec]:
         return self.ways_out(case, name)

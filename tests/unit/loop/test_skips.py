@@ -160,6 +160,25 @@ def test_a_case_is_told_with_what_follows_from_a_known_defect(bench: Bench) -> N
     assert done.known == ("K1",)
 
 
+def test_a_known_defect_that_cannot_show_in_a_case_keeps_nobody_off_it(bench: Bench) -> None:
+    """What it shows may yet follow from the defect, of which no entry says all."""
+    skipped = next(case for case in MANY if reason_to_skip(case, ("K1",), "gloo") is not None)
+    bench.judge = lambda case, _seen: verdict_of(*[finding("big")] * (case == skipped))
+    bench.known = FakeKnown(
+        region=lambda case: ("K1",) if case == skipped else (),
+        ways_out=lambda _case, _name: [make_case((3,))],
+    )
+    with bench.session() as session:
+        assert session.skips(skipped) == "K1"
+        bench.known.elsewhere = ("K1",)
+        assert session.skips(skipped) is None
+        assert list(session.examine(skipped).known.values()) == []
+        ledger = Ledger(session, bench.events.append)
+        assert ledger.begin(skipped, "toy")
+        ledger.finish()
+    assert [found.known for found in ledger.found] == ["K1"]
+
+
 def test_a_reduction_does_not_enter_another_region(bench: Bench) -> None:
     bench.judge = lambda _case, _seen: verdict_of(finding("big"))
     known = make_case((3, 1))

@@ -104,7 +104,7 @@ def test_most_of_what_is_drawn_is_worth_a_run(focus: Focus) -> None:
     met: Counter[str] = Counter()
     covered = 0
     for case in sample(focus).cases:
-        names = known.covering(case, torch="2.13.0", backend="gloo")
+        names = known.showing(case, torch="2.13.0", backend="gloo")
         met.update(names)
         covered += bool(names)
     assert 0 < covered < KNOWN[focus] * SIZE, met.most_common()
