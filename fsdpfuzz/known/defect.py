@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 from fsdpfuzz.case import (
     Anatomy,
     CaseSpec,
+    Op,
     anatomy,
     case_features,
     parameter_features,
@@ -82,7 +84,7 @@ class Pattern(_Strict, frozen=True, kw_only=True):
     kind: tuple[Value, ...] = ()
     detail: tuple[Value, ...] = ()
     operation: tuple[Value, ...] = ()
-    """The operation at which it shows: its kind, or its words (``state_dict full to CPU``)."""
+    """The operation at which it shows: its kind, or how its words begin (``state_dict full``)."""
     observed: tuple[Value, ...] = ()
     exception: tuple[Value, ...] = ()
     """Types of the exception."""
@@ -112,8 +114,14 @@ class Pattern(_Strict, frozen=True, kw_only=True):
 
     def _at_operation(self, a: Anatomy, finding: Finding) -> bool:
         program = a.case.program
-        words = program[finding.op].words() if 0 <= finding.op < len(program) else ""
-        return not self.operation or not {finding.operation, words}.isdisjoint(self.operation)
+        at = program[finding.op : finding.op + 1] if finding.op >= 0 else ()
+        return _among(finding.operation, self.operation) or any(map(self.happens_at, at))
+
+    def happens_at(self, op: Op) -> bool:
+        """Whether an operation is one of those at which it shows, or none is told."""
+        # What words say of an option at its default is nothing, so more may follow.
+        begins = [op.kind(), *accumulate(op.words().split(), "{} {}".format)]
+        return not self.operation or not set(begins).isdisjoint(self.operation)
 
     def _names(self, a: Anatomy, predicate: Predicate, finding: Finding) -> bool:
         match self.names:
@@ -209,8 +217,11 @@ class Defect(_Strict, frozen=True, kw_only=True, rename={"refuses": "not"}):
 
     def may_show(self, case: CaseSpec) -> bool:
         """Whether a case has an operation at which it shows, or one is not told."""
-        here = {word for run in variants(case).values() for word in _operations(run)}
-        return any(not shown.operation or here & {*shown.operation} for shown in self.shows)
+        runs = variants(case).values()
+        return any(
+            not shown.operation or any(shown.happens_at(op) for run in runs for op in run.program)
+            for shown in self.shows
+        )
 
     def explains(self, case: CaseSpec, finding: Finding) -> bool:
         """Whether a finding on a case is this defect."""
@@ -224,13 +235,6 @@ def ways(case: CaseSpec) -> tuple[Anatomy, ...]:
     """The anatomies under which a case is run: of its variants, too, and as they are in the end."""
     runs = map(anatomy, variants(case).values())
     return tuple(dict.fromkeys(a for run in runs for a in (run, run.last)))
-
-
-def _operations(case: CaseSpec) -> Iterator[str]:
-    """What `Pattern.operation` may call the operations of a program."""
-    for op in case.program:
-        yield op.kind()
-        yield op.words()
 
 
 def _runs(case: CaseSpec, finding: Finding) -> Iterator[Anatomy]:

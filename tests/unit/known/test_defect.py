@@ -232,9 +232,12 @@ def test_covering_names_all_that_apply() -> None:
         (("backward",), True),
         (("step", "backward"), True),
         (("step",), False),
-        # By its words; a program with a sharded one has none of these.
+        # By how its words begin, a whole word each.
         (("state_dict full to CPU",), True),
-        (("state_dict full",), False),
+        (("state_dict full",), True),
+        (("state_dict", "step"), True),
+        (("state_dict fu",), False),
+        (("state_dict full rank 0 only",), False),
         ((), True),
     ],
 )
@@ -242,7 +245,7 @@ def test_it_shows_where_a_case_has_the_operation(
     operations: tuple[str, ...], showing: bool
 ) -> None:
     entries = known(one=defect(shows=(Pattern(invariant=("no_crash",), operation=operations),)))
-    saved = (Forward(), Backward(), StateDict(form="full", cpu_offload=True))
+    saved = (Forward(), Backward(), StateDict(cpu_offload=True, given="set"))
     case = replace(two_layers(), program=saved)
     where = {"torch": TORCH, "backend": "gloo"}
     assert entries.covering(case, **where) == ("one",)
