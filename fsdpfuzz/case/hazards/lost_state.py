@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.hazards.no_gradient import saved_while_whole
+from fsdpfuzz.case.hazards.no_gradient import saved_while_whole, unfrozen
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
 from fsdpfuzz.case.operations.state_dict import takes_local
+from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.stepped import made_states, stateless, unstepped
@@ -44,6 +45,16 @@ def misnamed_units(a: Anatomy) -> tuple[str, ...]:
         if a.fsdp1 and (around or (is_flat(a, path) and held)):
             found.append(path)
     return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def stored_states(a: Anatomy) -> frozenset[str]:
+    """Parameters, by their source's name, that are trained and of which a state may be on disk."""
+    stores = any(op.stores and op.names_state() for op in a.case.program)
+    if not stores or not goes_through(a):
+        return frozenset()
+    frozen = a.frozen - unfrozen(a)
+    return frozenset(p.fqn for p in a.distinct if p.fqn not in frozen).difference(a.case.held_out)
 
 
 class LostStateDimension(Hazard):
@@ -96,6 +107,11 @@ class LostStateDimension(Hazard):
             group="State",
             values=ON,
         ),
+        "stored_state": Feature(
+            about="on when a checkpoint on disk may hold the optimizer's state of the parameter",
+            group="State",
+            values=ON,
+        ),
         "loaded_frozen": Feature(
             about="on when the parameter was stepped, and is frozen while "
             "torch.distributed.checkpoint loads the optimizer's state",
@@ -124,5 +140,6 @@ class LostStateDimension(Hazard):
         yield "stateless", on(a.canonical(fqn) in stateless(a))
         # ``_init_optim_state``, which Adam counts as a step (pytorch issue 164929).
         yield "made_state", on(a.canonical(fqn) in made_states(a))
+        yield "stored_state", on(a.canonical(fqn) in stored_states(a))
         # ``_split_optim_state_dict`` skips what does not require grad (pytorch issue 192202).
         yield "loaded_frozen", on(fqn in loaded_frozen(a))

@@ -111,8 +111,8 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
         "$.when.parameter",
         "it has counted_steps, cut_along, decaying_state, empty, extension, frozen, "
         "frozen_with_gradient, lacking, loaded_frozen, made_state, offloaded_dropout, rows, "
-        "set_early, sharded_along, state_tensors, stateless, stored_low, tied, transposed, "
-        "unstepped, used",
+        "set_early, sharded_along, state_tensors, stateless, stored_low, stored_state, tied, "
+        "transposed, unstepped, used",
     ),
     (
         {"when": when(case={"api": ["fsdp1", "fsdp3"]})},
