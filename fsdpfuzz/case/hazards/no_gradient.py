@@ -57,12 +57,19 @@ def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
     )
 
 
+# With inputs that require grad a hook on them reshards the unit
+# (``_register_post_backward_reshard_only_hook`` again), which is done before the others.
+_QUIET = ("frozen", "on", "through")
+"""How a unit can be called without a gradient; of several ways the first is told."""
+
+
 @lru_cache(maxsize=64)
 def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
     """Units that some forward calls, and gives no gradient to any parameter that they manage.
 
     ``frozen`` where a forward finds all of them frozen, ``on`` where they are frozen, unused or on
-    another path of a switch.
+    another path of a switch, ``through`` where all are frozen and gradients go through the unit to
+    its inputs.
     """
     found: dict[str, str] = {}
     for rank in a.telling_ranks:
@@ -71,12 +78,15 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
                 continue
             b = a.at(i)
             # Under the plan of that operation: a program may have wrapped its model anew.
-            called = {call.path for call in b.calls(op, now)}
+            calls = list(b.calls(op, now))
+            called = {call.path for call in calls}
+            cut = {c.path for c in calls if not (op.waits and c.grad and c.input_grad)}
             for path, owned in b.owned.items():
                 trained = [p.fqn for p in owned if now.trained[p.fqn]]
                 used = [p.fqn for p in owned if p.used and p.fqn in trained]
                 if owned and path in called and not any(b.on_path(n, called) for n in used):
-                    found[path] = found.get(path, "on") if trained else "frozen"
+                    how = "on" if trained else "frozen" if path in cut else "through"
+                    found[path] = min(found.get(path, how), how, key=_QUIET.index)
     return found
 
 
@@ -289,9 +299,10 @@ class NoGradientDimension(Hazard):
         ),
         "quiet": Feature(
             about="off, on (a forward that calls the unit gives none of its parameters a gradient: "
-            "they are frozen, unused or on another path of a switch), frozen (all are, by then)",
+            "they are frozen, unused or on another path of a switch), frozen (all are, by then), "
+            "through (and in all calls, of which a backward follows, the inputs require grad)",
             group="Wrapping",
-            values=("off", "on", "frozen"),
+            values=("off", *_QUIET),
         ),
         "quiet_graded": Feature(
             about="on when a forward calls the unit and leaves out all of its parameters that are "

@@ -249,7 +249,10 @@ FREEZE_LAST = RequiresGrad(parameters=("1.weight", "1.bias"), value=False)
         (("", *BRANCHES), ONCE, {}),
         # What a flip leaves behind is frozen, too.
         (("", "0", BRANCHES[1]), (*ONCE, Flip(path="0", ranks=(1,)), *ONCE), {"0": "frozen"}),
-        (("", "1"), (*ONCE, FREEZE_LAST, *ONCE), {"1": "frozen"}),
+        # The hook on its inputs reshards it, if a backward comes to them.
+        (("", "1"), (*ONCE, FREEZE_LAST, *ONCE), {"1": "through"}),
+        (("", "1"), (*ONCE, FREEZE_LAST, Forward(drop=True), *ONCE), {"1": "frozen"}),
+        (("", "1"), (*ONCE, FREEZE_LAST, *ONCE, Forward(grad=False)), {"1": "through"}),
         (("", "1"), (*ONCE, FREEZE_LAST), {}),
         (("", "1"), (*ONCE, FREEZE_LAST, Forward(grad=False)), {}),
     ],
@@ -265,7 +268,25 @@ def test_a_unit_of_what_is_never_used_is_quiet_only_where_it_is_called() -> None
         assert quiet(make(orig(*units), model=IDLE, program=ONCE)) == expected
     frozen = ("1.idle.weight", "1.idle.bias")
     case = make(orig("", "1"), model=IDLE, program=ONCE, frozen=frozen)
-    assert quiet(case) == {"1": "frozen"}
+    assert quiet(case) == {"1": "through"}
+
+
+@pytest.mark.parametrize(("input_grad", "expected"), [(False, "frozen"), (True, "through")])
+def test_gradients_go_through_a_frozen_unit_to_inputs_that_require_some(
+    input_grad: bool, expected: str
+) -> None:
+    case = make(orig("", "0"), model=LAYERS, program=ONCE, frozen=("0.weight", "0.bias"))
+    inputs = Dense(width=4, batch=3, requires_grad=input_grad)
+    assert quiet(msgspec.structs.replace(case, inputs=inputs)) == {"0": expected}
+    # Of several calls one is enough.
+    halves = Repeat(body=Linear(out=4), times=2)
+    twice = Sequential(children=(halves, Linear(out=4)))
+    case = make(orig("", "0.body"), model=twice, program=ONCE)
+    frozen = ("0.body.weight", "0.body.bias")
+    case = msgspec.structs.replace(case, inputs=inputs, frozen=frozen)
+    assert quiet(case) == {"0.body": expected}
+    case = msgspec.structs.replace(case, frozen=())
+    assert quiet(case) == {}
 
 
 def quiet(case: CaseSpec) -> dict[str, str]:
