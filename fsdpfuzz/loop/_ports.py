@@ -57,12 +57,18 @@ class HarnessError:
     digest: str
     """Of the case that was under way."""
     path: Path
-    gone: bool
-    """Whether fresh ranks did better."""
+    gone: bool | None
+    """Whether fresh ranks did better; None where no rank had a part in it."""
 
     def __str__(self) -> str:
-        fresh = "gone on fresh ranks" if self.gone else "the same on fresh ranks"
-        return f"harness error, {fresh}: {self.reason}; kept: {self.path}"
+        return f"harness error, {outcome_of(self.gone)}: {self.reason}; kept: {self.path}"
+
+
+def outcome_of(gone: bool | None) -> str:
+    """`HarnessError.gone` in words."""
+    if gone is None:
+        return "in the controller"
+    return "gone on fresh ranks" if gone else "the same on fresh ranks"
 
 
 class Archive(Protocol):

@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fsdpfuzz.case import CaseSpec, digest
+from fsdpfuzz.errors import one_line
 from fsdpfuzz.loop._confirm import Judged
 from fsdpfuzz.loop._harness import TRIES, fault_of, in_words, refusal, traced
 from fsdpfuzz.loop._known import lacking_in_torch
-from fsdpfuzz.loop._ports import HarnessError, PoolLike, Ports
+from fsdpfuzz.loop._ports import HarnessError, PoolLike, Ports, outcome_of
 from fsdpfuzz.loop._settings import SessionSettings
 from fsdpfuzz.observations import Observation
 from fsdpfuzz.verdict import Verdict
@@ -125,8 +126,14 @@ class Runs:
             self._closed_restarts += pool.restarts
             pool.close()
 
+    def note(self, case: CaseSpec, error: Exception, doing: str) -> str:
+        """Books an exception of our own that came while no case ran; it in one line."""
+        fault = one_line(f"{type(error).__name__}: {error} [{doing}]")
+        self._note(case, _Failing(fault, traced(error)), [], gone=None)
+        return fault
+
     def _note(
-        self, case: CaseSpec, failing: _Failing, seen: list[Observation], *, gone: bool
+        self, case: CaseSpec, failing: _Failing, seen: list[Observation], *, gone: bool | None
     ) -> None:
         facts = {
             "case": digest(case),
@@ -136,7 +143,7 @@ class Runs:
             "ranks": str(case.world_size),
             "seed": str(self._settings.seed),
             "injection": self._settings.injection or "",
-            "outcome": "gone on fresh ranks" if gone else "the same on fresh ranks",
+            "outcome": outcome_of(gone),
         }
         words = in_words(failing.fault, seen, facts, failing.trace)
         path = self._ports.archive.keep_harness_error(case, failing.fault, words)

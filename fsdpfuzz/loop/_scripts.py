@@ -54,6 +54,10 @@ def write_script(
                     path.write_text(text, encoding="utf-8")
     except (FsdpFuzzError, OSError) as error:
         return Script(path=None, confirmed=False, note=one_line(str(error)))
+    # Rendering is our own code: what it raises says nothing of FSDP, and must not end the search.
+    except Exception as error:
+        note = session.note_harness_error(case, error, "writing the script")
+        return Script(path=None, confirmed=False, note=note)
     lines = ablation.lines if ablation is not None else ()
     note = seen.reason
     if not seen.reproduced:

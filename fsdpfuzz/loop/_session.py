@@ -110,6 +110,10 @@ class Session:
         """Has ``tell`` called with each harness error from now on, when it is met."""
         self._runs.tell = tell
 
+    def note_harness_error(self, case: CaseSpec, error: Exception, doing: str) -> str:
+        """Books what went wrong with a case beside its runs, and gives it in one line."""
+        return self._runs.note(case, error, doing)
+
     def is_cached(self, case: CaseSpec) -> bool:
         """Whether `examine` would answer without running the case."""
         return digest(case) in self._cache

@@ -188,6 +188,25 @@ def test_what_cannot_be_written_costs_the_script_only(
     assert "repros" in script.note
 
 
+def test_a_fault_of_ours_costs_the_script_only_and_is_booked(
+    bench: Bench, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> str:
+        raise ModuleNotFoundError("No module named 'black'")
+
+    monkeypatch.setattr("fsdpfuzz.repro.render", fails)
+    told: list[str] = []
+    with bench.session() as session:
+        session.on_harness_error(lambda error: told.append(str(error)))
+        script = written(session, tmp_path)
+        (booked,) = session.harness_errors
+    fault = "ModuleNotFoundError: No module named 'black' [writing the script]"
+    assert (script.path, script.confirmed, script.note) == (None, False, fault)
+    assert not script.contradicts
+    assert (booked.reason, booked.gone) == (fault, None)
+    assert told == [f"harness error, in the controller: {fault}; kept: {booked.path}"]
+
+
 def test_a_finding_of_no_invariant_costs_the_script_only(
     bench: Bench, runner: Runner, tmp_path: Path
 ) -> None:
