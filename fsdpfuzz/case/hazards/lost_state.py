@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.hazards.no_gradient import saved_while_whole, unfrozen
+from fsdpfuzz.case.hazards.no_gradient import saved_while_whole
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
 from fsdpfuzz.case.operations.state_dict import takes_local
 from fsdpfuzz.case.optimizer import goes_through
@@ -49,12 +49,11 @@ def misnamed_units(a: Anatomy) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def stored_states(a: Anatomy) -> frozenset[str]:
-    """Parameters, by their source's name, that are trained and of which a state may be on disk."""
+    """Parameters, by their source's name, of an optimizer whose state is on disk, frozen or not."""
     stores = any(op.stores and op.names_state() for op in a.case.program)
     if not stores or not goes_through(a):
         return frozenset()
-    frozen = a.frozen - unfrozen(a)
-    return frozenset(p.fqn for p in a.distinct if p.fqn not in frozen).difference(a.case.held_out)
+    return frozenset(p.fqn for p in a.distinct).difference(a.case.held_out)
 
 
 class LostStateDimension(Hazard):
@@ -108,7 +107,8 @@ class LostStateDimension(Hazard):
             values=ON,
         ),
         "stored_state": Feature(
-            about="on when a checkpoint on disk may hold the optimizer's state of the parameter",
+            about="on when a checkpoint on disk holds the state of an optimizer that has the "
+            "parameter",
             group="State",
             values=ON,
         ),
