@@ -118,10 +118,10 @@ class Pattern(_Strict, frozen=True, kw_only=True):
         return _among(finding.operation, self.operation) or any(map(self.happens_at, at))
 
     def happens_at(self, op: Op) -> bool:
-        """Whether an operation is one of those at which it shows, or none is told."""
+        """Whether an operation is one of those that are told."""
         # What words say of an option at its default is nothing, so more may follow.
         begins = [op.kind(), *accumulate(op.words().split(), "{} {}".format)]
-        return not self.operation or not set(begins).isdisjoint(self.operation)
+        return not set(begins).isdisjoint(self.operation)
 
     def _names(self, a: Anatomy, predicate: Predicate, finding: Finding) -> bool:
         match self.names:
@@ -216,11 +216,10 @@ class Defect(_Strict, frozen=True, kw_only=True, rename={"refuses": "not"}):
         return any(map(self.when.covers, ways(case)))
 
     def may_show(self, case: CaseSpec) -> bool:
-        """Whether a case has an operation at which it shows, or one is not told."""
-        runs = variants(case).values()
+        """Whether a case has an operation at which it shows; any will do where none is told."""
+        operations = [op for run in variants(case).values() for op in run.program]
         return any(
-            not shown.operation or any(shown.happens_at(op) for run in runs for op in run.program)
-            for shown in self.shows
+            not shown.operation or any(map(shown.happens_at, operations)) for shown in self.shows
         )
 
     def explains(self, case: CaseSpec, finding: Finding) -> bool:

@@ -98,8 +98,7 @@ class Runs:
                     verdict = self._ports.judge(case, observation)
                 # The judge is our own code: what it raises says nothing of FSDP.
                 except Exception as error:
-                    text = f"{type(error).__name__}: {error} [judging]"
-                    failing = _Failing(text, traced(error))
+                    failing = _failing(error, "judging")
             first = first if first.fault else failing
             if not failing.fault:
                 break
@@ -128,9 +127,9 @@ class Runs:
 
     def note(self, case: CaseSpec, error: Exception, doing: str) -> str:
         """Books an exception of our own that came while no case ran; it in one line."""
-        fault = one_line(f"{type(error).__name__}: {error} [{doing}]")
-        self._note(case, _Failing(fault, traced(error)), [], gone=None)
-        return fault
+        failing = _failing(error, doing)
+        self._note(case, failing, [], gone=None)
+        return failing.fault
 
     def _note(
         self, case: CaseSpec, failing: _Failing, seen: list[Observation], *, gone: bool | None
@@ -159,6 +158,10 @@ class Runs:
             torch=self.torch,
             reports=(),
         )
+
+
+def _failing(error: Exception, doing: str) -> _Failing:
+    return _Failing(one_line(f"{type(error).__name__}: {error} [{doing}]"), traced(error))
 
 
 def _verdict(reason: str) -> Verdict:
