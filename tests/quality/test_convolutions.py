@@ -120,10 +120,10 @@ def test_batch_norms_that_mixed_precision_reaches(tmp_path: Path) -> None:
         injection,
         tmp_path,
         property_name="fine_tune",
-        number=600,
+        number=300,
         apis=("fsdp1",),
         until=(key,),
-        seed=2,
+        seed=3,
     )
     found = found_by(summary, key)
     case = case_of(found)
