@@ -235,7 +235,9 @@ def holds_parameters(a: Anatomy) -> bool:
 
 def goes_through(a: Anatomy) -> bool:
     """Whether anything in the program goes through the optimizer."""
-    used = any(op.steps_optimizer or op.clears_gradients for op in a.case.program)
+    used = any(
+        op.steps_optimizer or op.clears_gradients or op.asks_optimizer for op in a.case.program
+    )
     return used and holds_parameters(a)
 
 

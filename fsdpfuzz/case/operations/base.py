@@ -97,6 +97,8 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     """Whether each gradient is gone, or zero, after it."""
     steps_optimizer: ClassVar[bool] = False
     """Whether it is a step of the optimizer."""
+    asks_optimizer: ClassVar[bool] = False
+    """Whether it hands the optimizer on, though it neither steps it nor clears gradients."""
     parts_ranks: ClassVar[bool] = False
     """Whether ranks may go different ways from then on."""
     changes_trained: ClassVar[bool] = False

@@ -108,6 +108,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         ),
     }
     needs_reduced: ClassVar[bool] = True
+    asks_optimizer: ClassVar[bool] = True
     saves_optimizer: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = (OPTIM_STATE, OPTIONS, LOADED, LEFT)
 

@@ -18,6 +18,7 @@ class Unscale(OperationBase, tag="unscale", frozen=True, kw_only=True):
     """``scaler.unscale_(optimizer)``, as before gradients are clipped."""
 
     needs_reduced: ClassVar[bool] = True
+    asks_optimizer: ClassVar[bool] = True
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("grad",)
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
