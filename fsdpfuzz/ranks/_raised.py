@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import traceback
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 
 import torch
 
@@ -19,6 +19,7 @@ _OURS = Path(__file__).parents[1]
 # Scripts quote the steps, and a recipe's call may be of a function in C, which has no frame:
 # what is raised there is what the training raises.
 _TRAINING = ("steps", ("ranks/_execute.py", "_call"))
+_NO_FUNCTIONS = ("<locals>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _EXHAUSTED = frozenset({errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE})
 _DEVICE = "CUDA error:"
 """How the message of an exception begins that a kernel caused. Kernels run behind the program, so
@@ -100,6 +101,13 @@ def _innermost_torch_frame(trace: TracebackType | None) -> str:
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_filename.startswith(_TORCH):
-            found = f"torch/{code.co_filename.removeprefix(_TORCH)}:{code.co_name}"
+            found = f"torch/{code.co_filename.removeprefix(_TORCH)}:{_function(code)}"
         trace = trace.tb_next
     return found
+
+
+def _function(code: CodeType) -> str:
+    """The name of a function; of a comprehension, that of the function that it is in."""
+    # Up to Python 3.11 a comprehension has a frame of its own (PEP 709).
+    names = [name for name in code.co_qualname.split(".") if name not in _NO_FUNCTIONS]
+    return names[-1] if names else "<module>"

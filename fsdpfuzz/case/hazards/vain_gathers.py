@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.hazards.unit_calls import units_of_a_forward
+from fsdpfuzz.case.hazards.unit_calls import calls_of_units, units_of_a_forward
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.prefetch_list import listed_in_backward
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class VainGathers:
 
 
 # ``FSDPState._pre_backward`` in fsdp/_fully_shard/_fsdp_state.py gathers ahead what a list names,
-# or what was called before in forward: whether a backward comes to it, it does not ask.
+# or what was called before in forward: whether a backward comes to it, or is through with it, it
+# does not ask.
 @lru_cache(maxsize=64)
 def vain_gathers(a: Anatomy) -> VainGathers:
     """What the backwards gather in vain."""
@@ -37,6 +39,7 @@ def vain_gathers(a: Anatomy) -> VainGathers:
     for rank in a.telling_ranks if not a.fsdp1 else ():
         called: set[str] = set()
         reached: set[str] = set()
+        order: list[tuple[str, str]] = []
         in_vain: set[str] = set()
         for i, op, now in a.situations(rank):
             b = a.at(i)
@@ -45,20 +48,40 @@ def vain_gathers(a: Anatomy) -> VainGathers:
                 units = units_of_a_forward(b, op, now)
                 called |= units.called
                 reached |= units.reached
+                order += ((u, c.path) for u, c in calls_of_units(b, op, now) if u in units.reached)
             elif op.gives_gradients:
                 lists = listed_in_backward(b)
-                listed = {path for unit in reached for path in lists.get(unit, ())}
-                in_vain = (called | listed) - reached if reached else set()
+                listed = {
+                    path
+                    for unit in reached
+                    for path in lists.get(unit, ())
+                    if b.managed.get(path) and not _comes_after(order, unit, path)
+                }
+                in_vain = called - reached | listed if reached else set()
                 if op.goes_back_again:
                     reached_next |= reached if in_vain else set()
                     # The order of the forwards is forgotten when a backward ends.
-                    in_vain = listed - reached
+                    in_vain = listed
                 called.clear()
                 reached.clear()
+                order.clear()
             else:
                 # It takes its time, by which what was gathered is there.
                 in_vain.clear()
     return VainGathers(frozenset(found), frozenset(reached_next))
+
+
+def _comes_after(order: Sequence[tuple[str, str]], unit: str, other: str) -> bool:
+    """Whether a backward, once it has come to ``unit`` for the last time, comes to ``other``.
+
+    Or is not through with it, as it holds ``unit``. ``order`` has each call by unit and module.
+    """
+    first, module = next((i, module) for i, (called, module) in enumerate(order) if called == unit)
+    return any(
+        i < first or within(path, module)
+        for i, (called, path) in enumerate(order)
+        if called == other
+    )
 
 
 class VainGathersDimension(Hazard):
@@ -67,15 +90,15 @@ class VainGathersDimension(Hazard):
     name = "vain_gathers"
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "gathered_in_vain": Feature(
-            about="on when a backward may gather the unit ahead without coming to it, and a "
-            "forward follows at once (fsdp2 only)",
+            about="on when a backward may gather the unit ahead without coming to it from then on, "
+            "and a forward follows at once (fsdp2 only)",
             group="Wrapping",
             values=ON,
             apis=("fsdp2",),
         ),
         "behind_vain_gather": Feature(
             about="on when a backward reaches the unit at once after another backward, which may "
-            "have gathered a unit ahead without coming to it (fsdp2 only)",
+            "have gathered a unit ahead without coming to it from then on (fsdp2 only)",
             group="Wrapping",
             values=ON,
             apis=("fsdp2",),

@@ -112,3 +112,27 @@ def test_a_list_is_followed_in_each_of_the_backwards() -> None:
     assert vain_gathers(anatomy(case)).units == {"0.idle"}
     frozen = make(fsdp2("", "0", "1"), model=CHAIN, program=(*TWICE, *ONCE), frozen=("0.weight",))
     assert vain_gathers(anatomy(frozen)).units == set()
+
+
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        # The backward comes to 1 before 0.
+        ({"0": ("1",)}, {"1"}),
+        ({"1": ("0",)}, set()),
+        # It is through with what holds 0 at the end.
+        ({"0": ("",)}, set()),
+        ({"": ("1", "0")}, set()),
+    ],
+)
+def test_what_a_list_names_that_the_backward_is_through_with(
+    lists: dict[str, tuple[str, ...]], expected: set[str]
+) -> None:
+    model = Sequential(children=(*CHAIN.children, Linear(out=4)))
+    paths = ("", "0", "1")
+    units = tuple(Fsdp2Unit(path=p, prefetched_in_backward=lists.get(p, ())) for p in paths)
+    case = make(Fsdp2Plan(units=units), model=model, program=AGAIN)
+    check(case)
+    assert vain_gathers(anatomy(case)).units == expected
+    again = anatomy(make(case.plan, model=model, program=TWICE))
+    assert vain_gathers(again).reached_next == ({*paths} if expected else set())

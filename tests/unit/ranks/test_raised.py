@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -191,3 +191,25 @@ def test_what_is_ours_is_told_from_what_the_training_raises(
     call: Callable[[], object], *, ours: bool
 ) -> None:
     assert raised_by(call) is ours
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("[{}[x] for x in names]", "asked"),
+        ("[{x: {}[x] for x in names} for _ in names]", "asked"),
+        ("{{}[x] for x in names}", "asked"),
+        ("[(lambda: {}[x])() for x in names]", "<lambda>"),
+        ("list({}[x] for x in names)", "<genexpr>"),
+        ("list(map(lambda x: {}[x], names))", "<lambda>"),
+    ],
+)
+def test_a_comprehension_is_part_of_its_function(body: str, expected: str) -> None:
+    """Up to Python 3.11 it has a frame of its own, so that one fault would have two names."""
+    place = str(Path(torch.__file__).with_name("there.py"))
+    source = f"class Holder:\n    def asked(self, names):\n        return {body}\n"
+    scope: dict[str, Any] = {}
+    exec(compile(source, place, "exec"), scope)
+    with pytest.raises(KeyError) as info:
+        scope["Holder"]().asked("x")
+    assert describe(info.value, "case:step[0]").frame == f"torch/there.py:{expected}"

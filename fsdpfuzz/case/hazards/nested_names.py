@@ -1,0 +1,35 @@
+"""Parameters whose name is a part of another one's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import ON, Feature
+from fsdpfuzz.case.hazards.base import Hazard
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+
+class NestedNamesDimension(Hazard):
+    """Where names are replaced as text, such a name is found where it does not stand."""
+
+    name = "nested_names"
+    parameter_features: ClassVar[Mapping[str, Feature]] = {
+        "name_within": Feature(
+            about="on when the parameter's FQN is a part of another one's, as 0.weight of "
+            "1.0.weight",
+            group="Model",
+            values=ON,
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """It is told of parameters alone."""
+        return iter(())
+
+    def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
+        """Of one parameter."""
+        yield "name_within", on(any(fqn in p.fqn != fqn for p in a.distinct))
