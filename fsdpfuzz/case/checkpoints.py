@@ -186,11 +186,17 @@ def reference_recomputes(a: Anatomy) -> bool:
 
 
 def _offloaded(a: Anatomy, unit: str) -> str:
-    """Where the activations of any of a unit's modules are offloaded."""
+    """Where what any of a unit's modules saves, or all that have parameters, is offloaded."""
+    owned = [p.fqn for p in a.owned.get(unit, ())]
     offloads = [
         c.path
         for c in a.case.checkpoints
-        if c.kind in OFFLOADS and any(within(module, c.path) for module in a.modules_of(unit))
+        if c.kind in OFFLOADS
+        and (
+            any(within(module, c.path) for module in a.modules_of(unit))
+            # What is around it may save nothing.
+            or (owned and all(within(fqn, c.path) for fqn in owned))
+        )
     ]
     around = [c.path for c in a.case.checkpoints if c.recomputes and not c.reentrant]
     if any(path != other and within(path, other) for path in offloads for other in around):
@@ -251,7 +257,8 @@ class CheckpointsDimension(Dimension):
         ),
         "offloaded": Feature(
             about="no, alone, recomputed (in a region that another checkpoint recomputes, not "
-            "reentrant): where the activations that the unit saves are offloaded",
+            "reentrant): where the activations that the unit saves are offloaded, or those of all "
+            "its modules that have parameters",
             group="Training",
             values=("no", "alone", "recomputed"),
         ),

@@ -13,6 +13,7 @@ from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
+from fsdpfuzz.case.operations.interrupt import called as calls_of_root
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.replicas import belongs_to
@@ -60,7 +61,7 @@ def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
 # With inputs that require grad a hook on them reshards the unit
 # (``_register_post_backward_reshard_only_hook`` again), which is done before the others.
 _QUIET = ("frozen", "on", "through")
-"""How a unit can be called without a gradient; of several ways the first is told."""
+"""How a unit can be called without a gradient; the first stands for several ways, too."""
 
 
 @lru_cache(maxsize=64)
@@ -74,19 +75,24 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for rank in a.telling_ranks:
         for i, op, now in a.situations(rank):
-            if not isinstance(op, Forward) or not op.grad:
-                continue
-            b = a.at(i)
             # Under the plan of that operation: a program may have wrapped its model anew.
-            calls = list(b.calls(op, now))
-            called = {call.path for call in calls}
-            cut = {c.path for c in calls if not (op.waits and c.grad and c.input_grad)}
+            b = a.at(i)
+            if isinstance(op, Forward) and op.grad:
+                calls = list(b.calls(op, now))
+                called = {call.path for call in calls}
+                cut = {c.path for c in calls if not (op.waits and c.grad and c.input_grad)}
+            elif op.interrupts:
+                # The hook on the inputs is taken there as well, and no backward comes to it.
+                called = cut = set(calls_of_root(b))
+            else:
+                continue
             for path, owned in b.owned.items():
                 trained = [p.fqn for p in owned if now.trained[p.fqn]]
                 used = [p.fqn for p in owned if p.used and p.fqn in trained]
                 if owned and path in called and not any(b.on_path(n, called) for n in used):
                     how = "on" if trained else "frozen" if path in cut else "through"
-                    found[path] = min(found.get(path, how), how, key=_QUIET.index)
+                    ways = {found.get(path, how), how}
+                    found[path] = how if ways == {how} else _QUIET[0]
     return found
 
 
@@ -300,7 +306,8 @@ class NoGradientDimension(Hazard):
         "quiet": Feature(
             about="off, on (a forward that calls the unit gives none of its parameters a gradient: "
             "they are frozen, unused or on another path of a switch), frozen (all are, by then), "
-            "through (and in all calls, of which a backward follows, the inputs require grad)",
+            "through (and in all calls, of which a backward follows, the inputs require grad); "
+            "frozen for several of them as well",
             group="Wrapping",
             values=("off", *_QUIET),
         ),

@@ -228,6 +228,9 @@ def refused_into(a: Anatomy, into: str) -> str:
         return "fsdp2 cuts none but contiguous parameters"
     if into == "fsdp1" and a.case.stored_low:
         return "fsdp1 flattens none but parameters of one dtype"
+    # ``_log_and_throw`` in torch/nn/parallel/distributed.py.
+    if into == "ddp" and a.frozen.issuperset(p.fqn for p in a.distinct):
+        return "DDP takes no model of which no parameter requires grad"
     return ""
 
 

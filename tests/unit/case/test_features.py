@@ -178,11 +178,20 @@ def test_features_of_a_unit() -> None:
         ((Checkpoint(path=""), Checkpoint(path="1", kind="offload")), "recomputed"),
         ((Checkpoint(path="", reentrant=True), Checkpoint(path="1", kind="offload")), "alone"),
         ((Checkpoint(path=""), Checkpoint(path="1.0", kind="offload")), "no"),
+        ((Checkpoint(path=""), Checkpoint(path="1.1", kind="offload")), "no"),
     ],
 )
 def test_what_a_unit_saves_may_be_offloaded(placed: tuple[Checkpoint, ...], where: str) -> None:
     case = make(fsdp2("", "1"), checkpoints=placed, program=(Forward(),))
     assert unit_features(anatomy(case), "1")["offloaded"] == where
+
+
+def test_all_that_a_unit_saves_may_be_saved_by_a_module_within() -> None:
+    within = Checkpoint(path="1.1.body", kind="offload")
+    for placed, where in (((), "alone"), ((Checkpoint(path=""),), "recomputed")):
+        case = make(fsdp2("", "1.1"), checkpoints=(*placed, within), program=(Forward(),))
+        assert unit_features(anatomy(case), "1.1")["offloaded"] == where
+        assert unit_features(anatomy(case), "")["offloaded"] == "no"
 
 
 def test_a_tied_parameter_is_recomputed_under_either_name() -> None:

@@ -25,10 +25,11 @@ from fsdpfuzz.case import (
     Step,
     Switch,
     anatomy,
+    check,
     parameter_features,
     unit_features,
 )
-from fsdpfuzz.case.operations import ClearGrad, Op, OptimState, StateDict, ZeroGrad
+from fsdpfuzz.case.operations import ClearGrad, Interrupt, Op, OptimState, StateDict, ZeroGrad
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 LAYERS = Sequential(children=(Linear(out=4), Linear(out=4)))
@@ -286,6 +287,27 @@ def test_gradients_go_through_a_frozen_unit_to_inputs_that_require_some(
     assert quiet(case) == {"body.0": expected}
     case = msgspec.structs.replace(case, frozen=())
     assert quiet(case) == {}
+
+
+def test_a_unit_may_be_quiet_in_several_ways() -> None:
+    frozen = ("1.idle.weight", "1.idle.bias")
+    unfrozen = RequiresGrad(parameters=frozen, value=True)
+    case = make(orig("", "1"), model=IDLE, program=(*ONCE, unfrozen, *ONCE), frozen=frozen)
+    assert quiet(case) == {"1": "frozen"}
+    assert quiet(msgspec.structs.replace(case, program=(unfrozen, *ONCE))) == {"1": "on"}
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_forward_that_raises_takes_the_hook_on_inputs_that_require_grad(done: bool) -> None:
+    inputs = Dense(width=4, batch=3, requires_grad=True)
+    frozen = ("0.weight", "0.bias")
+    case = make(orig("", "0"), model=LAYERS, program=ONCE, frozen=frozen, inputs=inputs)
+    assert quiet(case) == {"0": "through"}
+    raising = (Interrupt(module="1", done=done), *ONCE)
+    case = msgspec.structs.replace(case, program=raising)
+    check(case)
+    assert quiet(case) == {"0": "frozen"}
+    assert quiet(msgspec.structs.replace(case, frozen=())) == {}
 
 
 def quiet(case: CaseSpec) -> dict[str, str]:

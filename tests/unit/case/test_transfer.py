@@ -31,6 +31,7 @@ from fsdpfuzz.case.operations.transfer import Transfer
 from fsdpfuzz.case.recipe import Call, Do, Operation, literal
 from fsdpfuzz.errors import CaseError
 
+LAYERS = ("0.weight", "0.bias", "1.weight", "1.bias")
 TRAINED = (Forward(), Backward(), Step(), ZeroGrad(set_to_none=True))
 
 
@@ -129,6 +130,10 @@ def test_a_tied_parameter_is_looked_at_once() -> None:
             "$.program[4].state",
         ),
         (
+            {"program": (Transfer(into="ddp"),), "frozen": LAYERS},
+            "$.program[0].into",
+        ),
+        (
             {
                 "program": (
                     *TRAINED,
@@ -156,6 +161,7 @@ def test_a_tied_parameter_is_looked_at_once() -> None:
         "no state",
         "DDP",
         "no optimizer",
+        "all frozen",
         "frozen",
         "buffer",
     ],
