@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
@@ -11,6 +12,13 @@ from fsdpfuzz.case.hazards.base import Hazard
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+
+
+# By the names alone: all cases of one model have the same, and there may be thousands.
+@lru_cache(maxsize=64)
+def _within_others(names: tuple[str, ...]) -> frozenset[str]:
+    text = "\n".join(names)
+    return frozenset(name for name in names if text.count(name) > 1)
 
 
 class NestedNamesDimension(Hazard):
@@ -32,4 +40,4 @@ class NestedNamesDimension(Hazard):
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Of one parameter."""
-        yield "name_within", on(any(fqn in p.fqn != fqn for p in a.distinct))
+        yield "name_within", on(fqn in _within_others(tuple(p.fqn for p in a.distinct)))

@@ -13,7 +13,7 @@ from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
-from fsdpfuzz.case.operations.interrupt import called as calls_of_root
+from fsdpfuzz.case.operations.interrupt import root_calls
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.replicas import belongs_to
@@ -61,7 +61,7 @@ def units_without_gradient(a: Anatomy) -> tuple[str, ...]:
 # With inputs that require grad a hook on them reshards the unit
 # (``_register_post_backward_reshard_only_hook`` again), which is done before the others.
 _QUIET = ("frozen", "on", "through")
-"""How a unit can be called without a gradient; the first stands for several ways, too."""
+"""How a unit can be called without a gradient."""
 
 
 @lru_cache(maxsize=64)
@@ -70,7 +70,7 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
 
     ``frozen`` where a forward finds all of them frozen, ``on`` where they are frozen, unused or on
     another path of a switch, ``through`` where all are frozen and gradients go through the unit to
-    its inputs.
+    its inputs; ``frozen``, too, where forwards find it in several of these ways.
     """
     found: dict[str, str] = {}
     for rank in a.telling_ranks:
@@ -83,7 +83,7 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
                 cut = {c.path for c in calls if not (op.waits and c.grad and c.input_grad)}
             elif op.interrupts:
                 # The hook on the inputs is taken there as well, and no backward comes to it.
-                called = cut = set(calls_of_root(b))
+                called = cut = {call.path for call in root_calls(b, now)}
             else:
                 continue
             for path, owned in b.owned.items():
@@ -91,8 +91,7 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
                 used = [p.fqn for p in owned if p.used and p.fqn in trained]
                 if owned and path in called and not any(b.on_path(n, called) for n in used):
                     how = "on" if trained else "frozen" if path in cut else "through"
-                    ways = {found.get(path, how), how}
-                    found[path] = how if ways == {how} else _QUIET[0]
+                    found[path] = how if found.get(path, how) == how else "frozen"
     return found
 
 

@@ -38,7 +38,6 @@ def vain_gathers(a: Anatomy) -> VainGathers:
     reached_next: set[str] = set()
     for rank in a.telling_ranks if not a.fsdp1 else ():
         called: set[str] = set()
-        reached: set[str] = set()
         order: list[tuple[str, str]] = []
         in_vain: set[str] = set()
         for i, op, now in a.situations(rank):
@@ -47,10 +46,9 @@ def vain_gathers(a: Anatomy) -> VainGathers:
                 found |= in_vain
                 units = units_of_a_forward(b, op, now)
                 called |= units.called
-                reached |= units.reached
                 order += ((u, c.path) for u, c in calls_of_units(b, op, now) if u in units.reached)
             elif op.gives_gradients:
-                lists = listed_in_backward(b)
+                lists, reached = listed_in_backward(b), {unit for unit, _ in order}
                 listed = {
                     path
                     for unit in reached
@@ -63,7 +61,6 @@ def vain_gathers(a: Anatomy) -> VainGathers:
                     # The order of the forwards is forgotten when a backward ends.
                     in_vain = listed
                 called.clear()
-                reached.clear()
                 order.clear()
             else:
                 # It takes its time, by which what was gathered is there.
