@@ -12,6 +12,7 @@ from fsdpfuzz.case.hazards.few_elements import FewElementsDimension, single_elem
 from fsdpfuzz.case.hazards.freed import FreedDimension
 from fsdpfuzz.case.hazards.inference import InferenceDimension
 from fsdpfuzz.case.hazards.lost_state import LostStateDimension
+from fsdpfuzz.case.hazards.moved_hooks import MovedHooksDimension
 from fsdpfuzz.case.hazards.nested_names import NestedNamesDimension
 from fsdpfuzz.case.hazards.no_gradient import (
     NoGradientDimension,
@@ -51,6 +52,7 @@ HAZARDS: tuple[Dimension, ...] = (
     SetOnFewerDimension(),
     SharedOrderDimension(),
     NestedNamesDimension(),
+    MovedHooksDimension(),
 )
 
 __all__ = [

@@ -300,6 +300,7 @@ SELDOM = {
     "empty_parameter",
     "extensions",
     "grad_scaler",
+    "hook_moved",
     "offloaded_dropout",
     "offloaded_input",
     "own_state",
