@@ -10,7 +10,6 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.unit_calls import calls_of_units
-from fsdpfuzz.case.operations import Forward, FullParams
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -31,10 +30,11 @@ def units_with_moved_hooks(a: Anatomy) -> frozenset[str]:
             if op.gives_gradients or op.renews:
                 hooked.clear()
                 moved.clear()
-            elif isinstance(op, Forward) and op.grad:
-                hooked |= {unit for unit, _ in calls_of_units(a.at(i), op, now)}
-            elif isinstance(op, FullParams) and op.offload_to_cpu:
+            elif op.moves_parameters:
                 moved |= hooked
+            else:
+                calls = calls_of_units(a.at(i), op, now)
+                hooked |= {unit for unit, call in calls if call.grad}
     return frozenset(found)
 
 

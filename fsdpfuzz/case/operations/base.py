@@ -169,6 +169,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return False
 
     @property
+    def moves_parameters(self) -> bool:
+        """Whether it moves parameters to another device and back, where there is another."""
+        return False
+
+    @property
     def looks_whole(self) -> bool:
         """Whether it gathers whole parameters, in their own dtype, to look at them."""
         return False

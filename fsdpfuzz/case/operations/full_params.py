@@ -109,6 +109,11 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         return self.grads
 
     @property
+    def moves_parameters(self) -> bool:
+        """With ``offload_to_cpu``."""
+        return self.offload_to_cpu
+
+    @property
     def looks_whole(self) -> bool:
         """It is for that."""
         return True
