@@ -110,8 +110,8 @@ class CommunicationDimension(Dimension):
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "hooked_memory": Feature(
             about="on when nothing keeps the memory in which an all-reduce hook is given reduced "
-            "gradients: they are added to those that are there, cast, or copied to the CPU "
-            "(fsdp2 only)",
+            "gradients: they are added to those that are there, cast, or copied to the CPU, and "
+            "another unit's reduce-scatter may come next on the same stream (fsdp2 only)",
             group="Training",
             values=ON,
             apis=("fsdp2",),
@@ -163,7 +163,9 @@ class CommunicationDimension(Dimension):
         moved = lies_on_cpu(unit) or reduced_in(unit) not in (None, "float32")
         # Of what is reduced over replicas, too, FSDP2 keeps the memory until that has ended.
         alone = a.case.mesh is None and not is_replica(unit)
-        hooked = told is not None and told.hooked and alone
+        # A root is the last one of its own streams.
+        followed = path not in a.roots or a.case.share_comm_ctx
+        hooked = told is not None and told.hooked and alone and followed
         yield "hooked_memory", on(hooked and bool(moved or path in reduced_again(a, zeros=True)))
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:

@@ -99,6 +99,23 @@ def stateless(a: Anatomy) -> frozenset[str]:
     return frozenset[str]().union(*taken)
 
 
+# ``_flatten_optim_state_dict`` in fsdp/_optim_utils.py leaves out the empty state of a unit's.
+@lru_cache(maxsize=64)
+def emptied(a: Anatomy) -> frozenset[str]:
+    """Parameters that may be the only ones with a state, an empty one, as states are taken again.
+
+    No unit of fsdp1 manages them, and a flattened state dict without their state was loaded.
+    """
+    found: set[str] = set()
+    given: set[str] = set()
+    for op, _, left in _without_state(a) if a.fsdp1 else ():
+        if op.flattens_state:
+            given |= left.intersection(a.unmanaged)
+        else:
+            found |= given
+    return frozenset(found)
+
+
 @lru_cache(maxsize=64)
 def made_states(a: Anatomy) -> frozenset[str]:
     """Parameters of which ``torch.distributed.checkpoint`` may make the state: no step was taken.

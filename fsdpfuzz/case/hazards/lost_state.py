@@ -15,7 +15,7 @@ from fsdpfuzz.case.operations.state_dict import takes_local
 from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
-from fsdpfuzz.case.stepped import made_states, stateless, unstepped
+from fsdpfuzz.case.stepped import emptied, made_states, stateless, unstepped
 from fsdpfuzz.case.units.use_orig_params import is_flat
 
 if TYPE_CHECKING:
@@ -100,6 +100,15 @@ class LostStateDimension(Hazard):
             group="State",
             values=ON,
         ),
+        "emptied": Feature(
+            about="on when a flattened state of the optimizer gives the parameter an empty one, no "
+            "unit manages it, and the state is taken again, not flattened (fsdp1 only)",
+            group="State",
+            # In too few programs to be waited for.
+            values=("off",),
+            open=True,
+            apis=("fsdp1",),
+        ),
         "made_state": Feature(
             about="on when torch.distributed.checkpoint may make the optimizer's state of the "
             "parameter, which requires grad and had none",
@@ -135,6 +144,7 @@ class LostStateDimension(Hazard):
         """What of its state goes wrong."""
         if a.fsdp1:
             yield "unstepped", unstepped(a).get(a.canonical(fqn), "off")
+            yield "emptied", on(a.canonical(fqn) in emptied(a))
         # ``_unflatten_optim_state_dict``: goes by the optimizer's parameters, not by what was
         # saved.
         yield "stateless", on(a.canonical(fqn) in stateless(a))

@@ -10,12 +10,15 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.unit_calls import calls_of_units, units_of_a_forward
+from fsdpfuzz.case.operations.interrupt import Interrupt, open_modules
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.replicas import belongs_to
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
+    from fsdpfuzz.case.operations import Op
 
 
 # ``FSDPState._init_shared_state`` calls ``FSDPCommContext.lazy_init`` in the first forward of each
@@ -36,16 +39,28 @@ def _begun_again(a: Anatomy, rank: int) -> bool:
         elif op.gives_gradients:
             noted = 0
         b = a.at(i)
-        for unit, call in calls_of_units(b, op, now):
+        for unit, notes in _noting(b, op, now):
             root = belongs_to(b, unit)
             if root not in begun:
                 if noted > 1:
                     return True
                 begun.add(root)
                 noted = 0
-            if call.grad and b.owned[unit]:
+            if notes and b.owned[unit]:
                 noted += 1
     return False
+
+
+def _noting(a: Anatomy, op: Op, now: Situation) -> Iterator[tuple[str, bool]]:
+    """The units that an operation calls, in order, and whether each then notes its call."""
+    if isinstance(op, Interrupt):
+        open_, begun = open_modules(a, op)
+        for path in begun:
+            if path in a.unit_at:
+                yield a.unit_at[path], path not in open_
+    else:
+        for unit, call in calls_of_units(a, op, now):
+            yield unit, call.grad
 
 
 # The callback at the end of a backward reshards the units of its own root, and a root that nothing

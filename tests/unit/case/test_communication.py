@@ -244,6 +244,11 @@ def test_nothing_keeps_the_memory_that_a_hook_is_given(
         other = msgspec.structs.replace(given, program=cleared)
         seen = unit_features(anatomy(other), "0")["hooked_memory"]
         assert seen == ("on" if times == 1 and expected == "on" else there)
+    # A root is the last to be reduced on its own streams, not on those that it shares.
+    roots = Fsdp2Plan(units=(unit, Fsdp2Unit(path="1")))
+    for shared, there in ((False, "off"), (True, expected)):
+        other = msgspec.structs.replace(given, plan=roots, share_comm_ctx=shared)
+        assert unit_features(anatomy(other), "0")["hooked_memory"] == there
     replicated = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0", replicated=True)))
     for kept in (
         {"communication": None},

@@ -27,7 +27,7 @@ from fsdpfuzz.case import (
     needs_of_torch,
 )
 from fsdpfuzz.case.dimensions import DIMENSIONS
-from fsdpfuzz.case.operations import Apply
+from fsdpfuzz.case.operations import Apply, Interrupt
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce import simpler
 from fsdpfuzz.repro import Context, render
@@ -44,6 +44,11 @@ NAMES = ("shared_order", "shared_recomputed", "shared_silent")
 def sharing(*paths: str, shared: bool = True, **changes: Any) -> CaseSpec:
     given: dict[str, Any] = {"model": TWO, "program": ONCE, **changes}
     return make(fsdp2(*paths), share_comm_ctx=shared, **given)
+
+
+def three(first: Op) -> CaseSpec:
+    model = Sequential(children=(LAYER, LAYER, LAYER))
+    return sharing("0", "1", "2", model=model, program=(first, *ONCE))
 
 
 def test_it_goes_into_json_and_is_told() -> None:
@@ -101,6 +106,12 @@ def test_the_case_without_it_is_simpler() -> None:
         # A part that is called before: its two calls are forgotten, unless a backward ends first.
         (sharing("0", "1", program=(Forward(target="0"), *ONCE)), {"shared_order"}),
         (sharing("0", "1", program=(Forward(target="0"), Backward(), *ONCE)), set()),
+        # What an exception cuts short notes the units that had ended by then.
+        (three(Interrupt(module="1")), {"shared_order"}),
+        (three(Interrupt(module="1", done=True)), {"shared_order"}),
+        (three(Interrupt(module="2")), set()),
+        (three(Interrupt(module="2", done=True)), set()),
+        (three(Interrupt(module="0")), set()),
         (
             sharing("0", "1", checkpoints=(Checkpoint(path="1", side="around", reentrant=True),)),
             {"shared_recomputed"},

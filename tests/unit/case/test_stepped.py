@@ -19,6 +19,7 @@ from fsdpfuzz.case import (
     Step,
     ZeroGrad,
     anatomy,
+    check,
     features,
     parameter_features,
 )
@@ -135,6 +136,37 @@ def test_nobody_hands_on_the_state_of_what_no_unit_manages(plan: Plan, expected:
         program=(*TRAIN, ZeroGrad(), thaw, OptimState(flatten=True, strict=False, fresh=True)),
     )
     assert having(given, "stateless") == expected
+
+
+FLAT, WHOLE = OptimState(flatten=True), OptimState()
+
+
+@pytest.mark.parametrize(
+    ("plan", "program", "expected"),
+    [
+        (orig("", ignored=("0",)), (Step(), FLAT, WHOLE), ["0.weight"]),
+        (orig("1"), (Step(), FLAT, WHOLE), ["0.weight"]),
+        (orig("", "0"), (Step(), FLAT, WHOLE), []),
+        (orig("", ignored=("0",)), (Step(), WHOLE, FLAT), []),
+        (orig("", ignored=("0",)), (Step(), FLAT, FLAT), []),
+    ],
+)
+def test_what_no_unit_manages_alone_has_a_state_which_is_empty(
+    plan: Plan, program: tuple[Op, ...], expected: list[str]
+) -> None:
+    given = make(
+        plan,
+        model=Sequential(children=(Linear(out=1, bias=False), Linear(out=1, bias=False))),
+        inputs=Dense(width=1, batch=1),
+        optimizer=Optimizer(momentum=0.0),
+        program=program,
+    )
+    check(given)
+    assert having(given, "emptied") == expected
+    kept = msgspec.structs.replace(
+        given, optimizer=Optimizer(), program=(*TRAIN, *program)
+    )
+    assert having(kept, "emptied") == []
 
 
 @pytest.mark.parametrize(
