@@ -72,11 +72,13 @@ def same_cause(cause: Cause, case: CaseSpec, finding: Finding, run: Run) -> bool
 
     Each option that the other needs is taken from the case alone; a case that has none of
     them, or still shows the finding, has another cause. So has one whose program lacks the
-    operation at which the other one shows: an option such as nested units is needed for much.
-    Where the other one needs no option the two are told apart once both are reduced.
+    operation at which the other one shows, or that is under an API with which the other one does
+    not show: an option such as nested units is needed for much. Where the other one needs no option the two are told apart once both are reduced.
     """
     at = cause.found.finding.operation
     if at and all(op.kind() != at for op in case.program):
+        return False
+    if cause.ablation.not_under(finding.api):
         return False
     needed = dict.fromkeys(cause.ablation.needed)
     # Of an option that nobody tried it cannot be said that the finding stays without it.

@@ -35,6 +35,10 @@ class Ablation(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
     """False where the bound on the runs was reached."""
 
+    def not_under(self, api: str) -> bool:
+        """Whether the same case under that API, the other one, shows nothing at all."""
+        return _under(api) in self.absent
+
     @property
     def lines(self) -> tuple[str, ...]:
         """``fails only with ...``, ``not with ...``, ``also with ...``, as far as there is any."""
@@ -122,7 +126,7 @@ def _variations(case: CaseSpec, max_ranks: int) -> Iterator[_Variation]:
     """All changes that are tried, the likeliest to matter first."""
     other = under_other_api(case, anatomy(case).units)
     if other is not None:
-        yield _Variation(f"with {other.api.upper()}", other, surrounding=True)
+        yield _Variation(_under(other.api), other, surrounding=True)
     for size in SIZES:
         if size != case.world_size and size <= max_ranks:
             changed = on_ranks(case, size)
@@ -130,6 +134,10 @@ def _variations(case: CaseSpec, max_ranks: int) -> Iterator[_Variation]:
     for neighbour in simpler(case):
         if neighbour.words:
             yield _Variation(neighbour.words, neighbour.case)
+
+
+def _under(api: str) -> str:
+    return f"with {api.upper()}"
 
 
 _AT = "at world size "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fsdpfuzz.case import CaseSpec, Forward, digest
+from fsdpfuzz.case import CaseSpec, Forward, Fsdp1Plan, Fsdp1Unit, digest
 from fsdpfuzz.case.operations import StateDict
 from fsdpfuzz.loop import Also, FindingDone, FindingMet, Found, Shrinking
 from fsdpfuzz.loop._causes import by_precedence, same_cause, shows
@@ -176,6 +176,22 @@ def test_a_key_that_changes_on_the_way_down_is_told_beside_the_new_one(bench: Be
         *[large if max(outs_of(case)) > 250 else small] * is_big(case)
     )
     assert keys(met(bench, make_case((300,)), make_case((301,)))) == {small.key: (large.key,)}
+
+
+def test_a_finding_under_an_api_that_does_not_show_the_other_one_is_another(bench: Bench) -> None:
+    """Both need the option; of the first nothing shows where its case is wrapped by FSDP1."""
+    wrapped = msgspec.structs.replace(LONG, api="fsdp1")
+
+    def judge(case: CaseSpec, _seen: Observation) -> Verdict:
+        if case.loss != "sum":
+            return verdict_of()
+        fsdp1 = isinstance(case.plan, Fsdp1Plan)
+        return verdict_of(*[wrapped] * (fsdp1 and is_long(case)), *[BIG] * (not fsdp1))
+
+    bench.judge = judge
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
+    long = msgspec.structs.replace(summed(make_case((3,), steps=3)), plan=plan)
+    assert keys(met(bench, summed(make_case((200,))), long)) == {BIG.key: (), wrapped.key: ()}
 
 
 @pytest.mark.parametrize(
