@@ -72,8 +72,9 @@ def same_cause(cause: Cause, case: CaseSpec, finding: Finding, run: Run) -> bool
 
     Each option that the other needs is taken from the case alone; a case that has none of
     them, or still shows the finding, has another cause. So has one whose program lacks the
-    operation at which the other one shows, or that is under an API with which the other one does
-    not show: an option such as nested units is needed for much. Where the other one needs no option the two are told apart once both are reduced.
+    operation at which the other one shows, or that is under an API with which the other one
+    does not show: an option such as nested units is needed for much. Where the other one needs
+    no option the two are told apart once both are reduced.
     """
     at = cause.found.finding.operation
     if at and all(op.kind() != at for op in case.program):

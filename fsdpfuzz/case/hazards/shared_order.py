@@ -10,7 +10,6 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.unit_calls import calls_of_units, units_of_a_forward
-from fsdpfuzz.case.operations.interrupt import Interrupt, open_modules
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.replicas import belongs_to
@@ -48,19 +47,19 @@ def _begun_again(a: Anatomy, rank: int) -> bool:
                 noted = 0
             if notes and b.owned[unit]:
                 noted += 1
+        if op.starts_over:
+            noted = 0
     return False
 
 
 def _noting(a: Anatomy, op: Op, now: Situation) -> Iterator[tuple[str, bool]]:
     """The units that an operation calls, in order, and whether each then notes its call."""
-    if isinstance(op, Interrupt):
-        open_, begun = open_modules(a, op)
-        for path in begun:
-            if path in a.unit_at:
-                yield a.unit_at[path], path not in open_
-    else:
-        for unit, call in calls_of_units(a, op, now):
-            yield unit, call.grad
+    open_, begun = op.cut_short(a)
+    for path in begun:
+        if path in a.unit_at:
+            yield a.unit_at[path], path not in open_
+    for unit, call in calls_of_units(a, op, now):
+        yield unit, call.grad
 
 
 # The callback at the end of a backward reshards the units of its own root, and a root that nothing

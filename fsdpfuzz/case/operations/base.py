@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -122,6 +122,10 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
     def gathered(self, a: Anatomy) -> Call | None:
         """What makes whole, on every rank, what it gives in parts; None where nothing does."""
         return None
+
+    def cut_short(self, a: Anatomy) -> tuple[Sequence[str], Sequence[str]]:
+        """The modules whose forward an exception leaves unfinished, and all whose had begun."""
+        return (), ()
 
     @property
     def asks_trained(self) -> bool:

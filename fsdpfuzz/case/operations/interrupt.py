@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
@@ -85,6 +85,10 @@ class Interrupt(Raising, tag="interrupt", frozen=True, kw_only=True):
         run = Do(call=lowering.called(MODEL, x, by_method=False))
         yield With(context=caught, body=(run,))
 
+    def cut_short(self, a: Anatomy) -> tuple[Sequence[str], Sequence[str]]:
+        """Up to the module that raises."""
+        return open_modules(a, self.module, done=self.done)
+
     def words(self) -> str:
         """``exception at the end of 0``."""
         return f"exception at the {_when(self)} of {self.module or 'the root'}"
@@ -144,8 +148,8 @@ def root_calls(a: Anatomy, now: Situation) -> list[Called]:
     return list(a.calls(Forward(), now))
 
 
-def open_modules(a: Anatomy, op: Interrupt) -> tuple[list[str], list[str]]:
-    """The modules whose forward an exception leaves unfinished, and all whose had begun.
+def open_modules(a: Anatomy, module: str, *, done: bool) -> tuple[list[str], list[str]]:
+    """The modules whose forward one that raises leaves unfinished, and all whose had begun.
 
     For fsdp2 what FSDP does at the end of a unit's forward comes before a hook on the module, for
     fsdp1 after it: there it lies in a wrapper.
@@ -155,11 +159,11 @@ def open_modules(a: Anatomy, op: Interrupt) -> tuple[list[str], list[str]]:
     for path in (*called(a), None):
         while open_ and not (path and within(path, open_[-1]) and path != open_[-1]):
             ended = open_.pop()
-            if op.done and ended == op.module:
+            if done and ended == module:
                 return [*open_, *([ended] if a.fsdp1 else ())], begun
         if path is not None:
             open_.append(path)
             begun.append(path)
-            if not op.done and path == op.module:
+            if not done and path == module:
                 break
     return open_, begun

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.dimension import Simpler
@@ -10,7 +10,13 @@ from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.loss import forgotten, loss_into
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import Progress
-from fsdpfuzz.case.operations.interrupt import Raising, plainer, raising
+from fsdpfuzz.case.operations.interrupt import (
+    Raising,
+    called,
+    open_modules,
+    plainer,
+    raising,
+)
 from fsdpfuzz.case.randomness import seeded
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, Variable, With, call
 from fsdpfuzz.errors import CaseError
@@ -89,6 +95,12 @@ class Recover(Raising, tag="recover", frozen=True, kw_only=True):
             yield Do(call=call(f".{METHOD}", root), who="fsdp")
         yield Do(call=call(".zero_grad", MODEL))
         lowering.reduced = False
+
+    def cut_short(self, a: Anatomy) -> tuple[Sequence[str], Sequence[str]]:
+        """Nothing of the forward where the exception comes in backward."""
+        if self.when == "gradient":
+            return (), called(a)
+        return open_modules(a, self.module, done=self.when == "end")
 
     def words(self) -> str:
         """``exception in backward of 0, reset``."""

@@ -306,6 +306,7 @@ SELDOM = {
     "offloaded_input",
     "own_state",
     "replicated",
+    "reset_early",
     "sequence_parallel",
     "side_loss",
     "share_comm_ctx",

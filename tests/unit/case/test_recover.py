@@ -16,6 +16,7 @@ from fsdpfuzz.case import (
     Fsdp2Unit,
     Linear,
     Plan,
+    Rebuild,
     Sequential,
     Step,
     Switch,
@@ -206,3 +207,35 @@ def test_inputs_that_need_a_gradient_give_each_unit_its_end() -> None:
     plan = fsdp2("", "1.1")
     frozen = ("0.weight", "0.bias", "1.0.weight", "1.0.bias")
     assert abandoned(INSIDE, plan=plan, frozen=frozen, inputs=given) == {"": "half way"}
+
+
+REPLICA = Fsdp2Plan(
+    units=(
+        Fsdp2Unit(path="", replicated=True),
+        Fsdp2Unit(path="0"),
+        Fsdp2Unit(path="1"),
+        Fsdp2Unit(path="1.0"),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "early"),
+    [
+        ((Recover(module="0", when="begin"),), {"1"}),
+        ((Recover(module="", when="begin"),), {"0", "1"}),
+        ((Recover(module="0", when="end"),), {"1"}),
+        ((Recover(module="1", when="begin"),), set()),
+        ((Recover(module="0"),), set()),
+        ((Forward(grad=False), Recover(module="0", when="begin")), set()),
+        (
+            (Forward(grad=False), Rebuild(plan=REPLICA), Recover(module="0", when="begin")),
+            {"1"},
+        ),
+    ],
+)
+def test_roots_that_start_over_before_any_forward(program: tuple[Op, ...], early: set[str]) -> None:
+    given = case(REPLICA, *program)
+    check(given)
+    a = anatomy(given)
+    assert {path for path in a.units if unit_features(a, path)["reset_early"] == "on"} == early

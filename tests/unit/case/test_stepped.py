@@ -163,9 +163,7 @@ def test_what_no_unit_manages_alone_has_a_state_which_is_empty(
     )
     check(given)
     assert having(given, "emptied") == expected
-    kept = msgspec.structs.replace(
-        given, optimizer=Optimizer(), program=(*TRAIN, *program)
-    )
+    kept = msgspec.structs.replace(given, optimizer=Optimizer(), program=(*TRAIN, *program))
     assert having(kept, "emptied") == []
 
 
