@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,6 +10,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.hazards.passed_over import quiet_and_used_later, quiet_with_gradient
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
@@ -93,39 +94,6 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
                     how = "on" if trained else "frozen" if path in cut else "through"
                     found[path] = how if found.get(path, how) == how else "frozen"
     return found
-
-
-# ``prepare_gradient_for_backward`` in fsdp/_flat_param.py puts the gradient of a sharded unit
-# aside, and ``prepare_gradient_for_optim`` puts it back only where a new one was added.
-@lru_cache(maxsize=64)
-def quiet_with_gradient(a: Anatomy) -> frozenset[str]:
-    """Units of which a forward reads no parameter that is trained, though they have gradients."""
-    return frozenset(
-        path for path, used, read, now in _trained_in(a) if used & now.graded and not read
-    )
-
-
-# ``_post_backward_hook`` in fsdp/_runtime_utils.py, which puts the original parameters back.
-@lru_cache(maxsize=64)
-def quiet_and_used_later(a: Anatomy) -> frozenset[str]:
-    """Units of which a forward reads no parameter that is trained, and a later one some."""
-    found: set[str] = set()
-    quiet: set[str] = set()
-    for path, _, read, _ in _trained_in(a):
-        found |= quiet & {path} if read else set()
-        quiet |= set() if read else {path}
-    return frozenset(found)
-
-
-def _trained_in(a: Anatomy) -> Iterator[tuple[str, Set[str], Set[str], Situation]]:
-    """The units that each forward calls: what of them is trained, and what of that is read."""
-    for i, op, now in a.situations(0) if a.numbered else ():
-        if isinstance(op, Forward) and op.grad:
-            b = a.at(i)
-            called = {call.path for call in b.calls(op, now)}
-            for path in called.intersection(b.units):
-                used = {p.fqn for p in b.owned[path] if p.used and now.trained[p.fqn]}
-                yield path, used, {n for n in used if b.on_path(n, called)}, now
 
 
 # ``_finalize_params`` in fsdp/_runtime_utils.py leaves all as it is where a backward does not
@@ -312,13 +280,14 @@ class NoGradientDimension(Hazard):
         ),
         "quiet_graded": Feature(
             about="on when a forward calls the unit and leaves out all of its parameters that are "
-            "trained, which have gradients of before",
+            "trained, which have gradients of before; of a unit that is not sharded also when a "
+            "backward passes over it",
             group="Training",
             values=ON,
         ),
         "quiet_at_first": Feature(
-            about="on when a forward calls the unit and leaves out all of its parameters that are "
-            "trained, and a later one reads some",
+            about="on when forwards with grad call the unit, the next backward passes over it, and "
+            "a later forward reads parameters of it that are trained",
             group="Training",
             values=ON,
         ),

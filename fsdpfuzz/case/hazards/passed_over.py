@@ -1,0 +1,81 @@
+"""Units that forwards call, and the next backward passes over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from fsdpfuzz.case.operations import Forward
+from fsdpfuzz.case.units.sharding import is_whole
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
+
+
+# ``prepare_gradient_for_backward`` in fsdp/_flat_param.py puts the gradient of a sharded unit
+# aside, and ``prepare_gradient_for_optim`` puts it back only where a new one was added.
+@lru_cache(maxsize=64)
+def quiet_with_gradient(a: Anatomy) -> frozenset[str]:
+    """Units that have gradients as a forward reads no parameter of them that is trained.
+
+    And those that are not sharded, where forwards called them and the next backward passes over
+    them.
+    """
+    left = {path for path, graded, _ in _passed_over(a) if graded and is_whole(a, path)}
+    for i, op, now in a.situations(0) if a.numbered else ():
+        if isinstance(op, Forward) and op.grad:
+            b = a.at(i)
+            called = {call.path for call in b.calls(op, now)}.intersection(b.units)
+            quiet = called.difference(_reading(b, op, now))
+            left |= {path for path in quiet if _trained(b, path, now) & now.graded}
+    return frozenset(left)
+
+
+# ``_post_backward_hook`` in fsdp/_runtime_utils.py, which puts the original parameters back.
+@lru_cache(maxsize=64)
+def quiet_and_used_later(a: Anatomy) -> frozenset[str]:
+    """Units that a backward passes over, and of which a later forward reads what is trained."""
+    return frozenset(path for path, _, later in _passed_over(a) if later)
+
+
+# A forward that is given up leaves the views of its own as one that reads nothing does.
+@lru_cache(maxsize=64)
+def _passed_over(a: Anatomy) -> frozenset[tuple[str, bool, bool]]:
+    """Units that forwards with grad called, to which no backward came by the end of the next one.
+
+    Each with whether it had gradients by then, and whether a forward then reads what is trained.
+    """
+    found: set[tuple[str, bool, bool]] = set()
+    called: set[str] = set()
+    waiting: set[str] = set()
+    passed: dict[str, bool] = {}
+    for i, op, now in a.situations(0) if a.numbered else ():
+        b = a.at(i)
+        if op.renews:
+            called, waiting, passed = set(), set(), {}
+        elif isinstance(op, Forward) and op.grad:
+            reading = set(_reading(b, op, now))
+            found |= {(path, passed[path], True) for path in reading & passed.keys()}
+            called |= {call.path for call in b.calls(op, now)} & set(b.units)
+            waiting |= reading if op.waits else set()
+        elif op.gives_gradients:
+            for path in called - waiting:
+                passed[path] = bool(_trained(b, path, now) & now.graded)
+                found.add((path, passed[path], False))
+            called, waiting = set(), set()
+    return frozenset(found)
+
+
+def _reading(a: Anatomy, op: Forward, now: Situation) -> Iterator[str]:
+    """The units of which a forward reads a parameter that is trained."""
+    called = {call.path for call in a.calls(op, now)}
+    for path in called.intersection(a.units):
+        if any(a.on_path(fqn, called) for fqn in _trained(a, path, now)):
+            yield path
+
+
+def _trained(a: Anatomy, path: str, now: Situation) -> set[str]:
+    """The parameters of a unit that are trained, and read by some forward."""
+    return {p.fqn for p in a.owned[path] if p.used and now.trained[p.fqn]}
