@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import sys
 from collections import Counter
@@ -156,4 +157,8 @@ def large(focus: Focus) -> tuple[CaseSpec, ...]:
 @cache
 def everything() -> tuple[CaseSpec, ...]:
     """The different cases among the large samples of all focuses."""
+    # Every other of pytest's workers begins with the last: else one of two waits for each sample.
+    second = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2
+    for focus in reversed(FOCUSES) if second else FOCUSES:
+        large(focus)
     return tuple(dict.fromkeys(case for focus in FOCUSES for case in large(focus)))
