@@ -131,12 +131,12 @@ def adaptive_wobble(case: CaseSpec, op: int) -> float:
     Adam divides a gradient by its own size: one that is only rounding, as before a layer that
     norms its scale away, becomes a step of up to ``lr / eps`` times that rounding.
     """
-    return WOBBLE * FLOAT32_EPS * _amplified(case, op)
+    return WOBBLE * FLOAT32_EPS * adaptive_gain(case, op)
 
 
 def adaptive_rounding(case: CaseSpec, op: int, eps: float) -> float:
     """The same from float64, for which `rounding` allows more."""
-    return SCALE_FACTOR * eps * _amplified(case, op)
+    return SCALE_FACTOR * eps * adaptive_gain(case, op)
 
 
 def unlike(case: CaseSpec, op: int, off: float, largest: float, size: float) -> bool:
@@ -153,7 +153,11 @@ def unlike(case: CaseSpec, op: int, off: float, largest: float, size: float) -> 
     return off > share * largest + small
 
 
-def _amplified(case: CaseSpec, op: int) -> float:
+def adaptive_gain(case: CaseSpec, op: int) -> float:
+    """How many times its deviation a gradient can move a parameter in the steps up to ``op``.
+
+    0.0 unless the optimizer adapts: others are judged by how far DDP's parameters were off.
+    """
     optimizer = case.optimizer
     if optimizer is None or not optimizer.adapts:
         return 0.0

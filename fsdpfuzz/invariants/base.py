@@ -75,8 +75,8 @@ def tolerance(comparison: Comparison) -> float:
     return rounding(*sizes) + beyond_baseline(lost, comparison.eps, lost_in)
 
 
-def broken(comparison: Comparison) -> bool:
-    """Whether the deviation is more than rounding.
+def broken(comparison: Comparison, slack: float = 0.0) -> bool:
+    """Whether the deviation is more than rounding, and by more than ``slack``.
 
     Where training without FSDP left the range of its dtype too, nothing can be said.
     """
@@ -85,7 +85,7 @@ def broken(comparison: Comparison) -> bool:
         return False
     if not comparison.finite:
         return True
-    return comparison.error > tolerance(comparison)
+    return comparison.error > tolerance(comparison) + slack
 
 
 @lru_cache(maxsize=8)
