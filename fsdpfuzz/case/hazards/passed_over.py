@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fsdpfuzz.case.operations import Forward
+from fsdpfuzz.case.hazards.unit_calls import calls_for_backward
 from fsdpfuzz.case.units.sharding import is_whole
 
 if TYPE_CHECKING:
@@ -25,11 +25,10 @@ def quiet_with_gradient(a: Anatomy) -> frozenset[str]:
     """
     left = {path for path, graded, _ in _passed_over(a) if graded and is_whole(a, path)}
     for i, op, now in a.situations(0) if a.numbered else ():
-        if isinstance(op, Forward) and op.grad:
-            b = a.at(i)
-            called = {call.path for call in b.calls(op, now)}.intersection(b.units)
-            quiet = called.difference(_reading(b, op, now))
-            left |= {path for path in quiet if _trained(b, path, now) & now.graded}
+        b = a.at(i)
+        called = {call.path for call in calls_for_backward(b, op, now)}
+        quiet = called.intersection(b.units).difference(_reading(b, called, now))
+        left |= {path for path in quiet if _trained(b, path, now) & now.graded}
     return frozenset(left)
 
 
@@ -55,22 +54,21 @@ def _passed_over(a: Anatomy) -> frozenset[tuple[str, bool, bool]]:
         b = a.at(i)
         if op.renews:
             called, waiting, passed = set(), set(), {}
-        elif isinstance(op, Forward) and op.grad:
-            reading = set(_reading(b, op, now))
-            found |= {(path, passed[path], True) for path in reading & passed.keys()}
-            called |= {call.path for call in b.calls(op, now)} & set(b.units)
-            waiting |= reading if op.waits else set()
         elif op.gives_gradients:
             for path in called - waiting:
                 passed[path] = bool(_trained(b, path, now) & now.graded)
                 found.add((path, passed[path], False))
             called, waiting = set(), set()
+        modules = {call.path for call in calls_for_backward(b, op, now)}
+        reading = set(_reading(b, modules, now))
+        found |= {(path, passed[path], True) for path in reading & passed.keys()}
+        called |= modules & set(b.units)
+        waiting |= reading if op.waits else set()
     return frozenset(found)
 
 
-def _reading(a: Anatomy, op: Forward, now: Situation) -> Iterator[str]:
-    """The units of which a forward reads a parameter that is trained."""
-    called = {call.path for call in a.calls(op, now)}
+def _reading(a: Anatomy, called: set[str], now: Situation) -> Iterator[str]:
+    """The units, of those ``called``, of which the forward reads a parameter that is trained."""
     for path in called.intersection(a.units):
         if any(a.on_path(fqn, called) for fqn in _trained(a, path, now)):
             yield path

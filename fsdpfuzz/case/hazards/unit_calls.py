@@ -204,6 +204,11 @@ def calls_of_units(a: Anatomy, op: Op, now: Situation) -> Iterator[tuple[str, Ca
             yield a.unit_at[call.path], call
 
 
+def calls_for_backward(a: Anatomy, op: Op, now: Situation) -> list[Called]:
+    """The calls by one operation, in order; none if it is no forward, or one without grad."""
+    return list(a.calls(op, now)) if isinstance(op, Forward) and op.grad else []
+
+
 def units_of_a_forward(a: Anatomy, op: Op, now: Situation) -> UnitsOfAForward:
     """The units of one operation; none if it is no forward."""
     called: set[str] = set()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import ParameterName
 from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.modules.side_output import beside
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.operations.forward import Forward
@@ -88,9 +89,11 @@ def alone_at(a: Anatomy, kind: Callable[[int, Op], bool]) -> frozenset[str]:
 
     It is asked of each operation of the program, with its index.
 
-    No backward reaches a unit whose output does not require grad.
+    No backward reaches a unit whose output does not require grad. What goes into the loss beside
+    the output tells fsdp1's root nothing, and fsdp2's if it is a unit itself.
     """
     found: set[str] = set()
+    beside_it = [layer for layer in beside(a) if a.fsdp1 or layer not in a.unit_at]
     lone: set[str] = set()
     reached: set[str] = set()
     for i, op, now in a.situations(0):
@@ -108,7 +111,12 @@ def alone_at(a: Anatomy, kind: Callable[[int, Op], bool]) -> frozenset[str]:
                 reached.update(
                     root
                     for root in a.roots
-                    if root in with_grad or any(within(name, root) for name in trained)
+                    if root in with_grad
+                    or any(
+                        within(name, root)
+                        and not any(within(name, p) and p != root for p in beside_it)
+                        for name in trained
+                    )
                 )
         elif op.renews:
             lone.clear()

@@ -8,6 +8,7 @@ from fsdpfuzz.case import (
     FEATURES,
     PARAMETER_FEATURES,
     UNIT_FEATURES,
+    Activation,
     Backward,
     Branches,
     CaseSpec,
@@ -21,6 +22,7 @@ from fsdpfuzz.case import (
     Linear,
     Lora,
     Op,
+    Plan,
     Rebuild,
     Repeat,
     RequiresGrad,
@@ -32,11 +34,12 @@ from fsdpfuzz.case import (
     ZeroGrad,
     anatomy,
     case_features,
+    check,
     features,
     parameter_features,
     unit_features,
 )
-from fsdpfuzz.case.modules import Outputs
+from fsdpfuzz.case.modules import Outputs, SideOutput
 from fsdpfuzz.case.operations import ClearGrad
 from tests.unit.case.saved import documents, saved
 from tests.unit.case.test_units import fsdp1, fsdp2, make
@@ -142,6 +145,33 @@ def test_a_change_after_a_lone_forward_is_told_apart() -> None:
     assert features(trained)["refrozen"] == "yes"
     assert features(lone)["refrozen"] == "after lone forward"
     assert features(make(fsdp2("")))["refrozen"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("plan", "frozen", "expected"),
+    [
+        # What the root puts out requires no grad: its hooks wait for it in vain.
+        (fsdp1("", ignored=("0.layer",)), ("1.weight", "1.bias"), "after lone forward"),
+        (fsdp1("", "0.layer"), ("1.weight", "1.bias"), "after lone forward"),
+        (fsdp1("", ignored=("0.layer",)), (), "yes"),
+        (
+            Fsdp2Plan(units=(Fsdp2Unit(path="", ignored=("0.layer",)),)),
+            ("1.weight", "1.bias"),
+            "after lone forward",
+        ),
+        # Each unit of fsdp2 tells that a backward has begun.
+        (fsdp2("", "0.layer"), ("1.weight", "1.bias"), "yes"),
+    ],
+)
+def test_a_backward_beside_the_output_leaves_a_forward_lone(
+    plan: Plan, frozen: tuple[str, ...], expected: str
+) -> None:
+    side = SideOutput(body=Activation(), on="input")
+    model = Sequential(children=(side, Linear(out=2)))
+    thaw = RequiresGrad(parameters=("1.weight",), value=True)
+    given = make(plan, model=model, frozen=frozen, program=(Forward(), Backward(), thaw))
+    check(given)
+    assert features(given)["refrozen"] == expected
 
 
 def test_features_of_a_unit() -> None:
