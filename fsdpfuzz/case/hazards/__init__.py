@@ -11,6 +11,7 @@ from fsdpfuzz.case.hazards.changed_views import ChangedViewsDimension
 from fsdpfuzz.case.hazards.few_elements import FewElementsDimension, single_element_units
 from fsdpfuzz.case.hazards.freed import FreedDimension
 from fsdpfuzz.case.hazards.inference import InferenceDimension
+from fsdpfuzz.case.hazards.lost_change import LostChangeDimension
 from fsdpfuzz.case.hazards.lost_state import LostStateDimension
 from fsdpfuzz.case.hazards.moved_hooks import MovedHooksDimension
 from fsdpfuzz.case.hazards.nested_names import NestedNamesDimension
@@ -53,6 +54,7 @@ HAZARDS: tuple[Dimension, ...] = (
     SharedOrderDimension(),
     NestedNamesDimension(),
     MovedHooksDimension(),
+    LostChangeDimension(),
 )
 
 __all__ = [

@@ -332,6 +332,7 @@ SELDOM = {
     "extensions",
     "grad_scaler",
     "hook_moved",
+    "lost_change",
     "offloaded_dropout",
     "offloaded_input",
     "own_state",
