@@ -21,6 +21,15 @@ QUICK_FACTOR = min(FLOOR_FACTOR, LOWER_FLOOR)
 Values = Mapping[str, Tensor | None]
 
 
+def detached(value: Tensor) -> Tensor:
+    """The same values, of which autograd knows nothing.
+
+    What FSDP made under inference mode, and has given other data since, has no version for a view
+    to share, and neither has what ``detach`` returns.
+    """
+    return value.data
+
+
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """How well float32 does on one tensor: DDP's distance from float64, and the size.
@@ -78,7 +87,7 @@ class Batch:
             right = expected.detach().reshape(-1)
             # All go to one device: what FSDP keeps on the CPU lies beside buffers on a GPU.
             device = self._items[0].expected.device if self._items else right.device
-            seen = observed.detach().reshape(-1).to(device)
+            seen = detached(observed).reshape(-1).to(device)
             # Nothing is computed yet: each number that is read back waits for all kernels before
             # it.
             self._items.append(_Item(name, seen, right.to(device), reduced))

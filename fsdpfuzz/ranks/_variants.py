@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fsdpfuzz.expect import ABSOLUTE, between_variants
 from fsdpfuzz.observations import NOT_FINITE, Comparison, Quantity
-from fsdpfuzz.ranks._compare import Baseline
+from fsdpfuzz.ranks._compare import Baseline, detached
 from fsdpfuzz.ranks._sharded import Shard
 
 # Written out: torch keeps them in a private table
@@ -56,7 +56,7 @@ class Likeness:
         self, quantity: Quantity, name: str, op: int, value: Tensor, baselines: Baselines = dict
     ) -> None:
         """A tensor that every subject has whole."""
-        value = value.detach()
+        value = detached(value)
         if self.pattern is None:
             # A copy: it is looked at again when the case has been trained on, or is gone.
             self._wholes[quantity, name, op] = value.clone()
@@ -98,7 +98,7 @@ class Likeness:
         for shard in shards:
             values = shard.gradient() if quantity == "grad" else shard.values()
             if values is not None:
-                values = values.detach().flatten()
+                values = detached(values).flatten()
                 values = values.clone() if self.pattern is None else values
             fqn = canonical(shard.name)
             if fqn not in self.shapes:

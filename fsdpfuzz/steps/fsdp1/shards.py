@@ -21,15 +21,16 @@ def info(flat: Any, name: str, prefixed: bool) -> Any:
 
 
 # torch's `_ShardParamInfo` has None for offset and size where this rank has no element. A flat
-# parameter has elements as they lie in memory, which of a transposed one is by columns.
+# parameter has elements as they lie in memory, of a transposed one by columns. Read by ``data``:
+# what FSDP made under inference mode, and gave other data since, has no version for views to share.
 def value(held: Tensor, info: Any, orig: bool, transposed: bool = False) -> Tensor:
     """What this rank holds of a parameter.
 
     ``held`` is what the optimizer has: the flat parameter, or with ``orig`` the original one.
     """
     if orig:
-        return held.detach().t().flatten() if transposed else held.detach().flatten()
-    return held.detach().narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)
+        return held.data.t().flatten() if transposed else held.data.flatten()
+    return held.data.narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)
 
 
 def gradient(
@@ -38,8 +39,8 @@ def gradient(
     """What this rank holds of its gradient; zeros where it may lack one."""
     grad: Any = torch.zeros_like(held) if lacking and held.grad is None else held.grad
     if orig:
-        return grad.t().flatten() if transposed else grad.flatten()
-    return grad.narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)
+        return grad.data.t().flatten() if transposed else grad.data.flatten()
+    return grad.data.narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)
 
 
 def same_part(whole: Tensor, info: Any, transposed: bool = False) -> Tensor:

@@ -255,3 +255,16 @@ def test_what_float64_lacks_is_held_against_what_float32_has() -> None:
     (one,) = lone.finish()
     assert (one.missing, one.error, one.scale) == ("expected", one.observed, one.observed)
     assert one.baseline == float(noise["a"].abs().max())
+
+
+def test_what_has_no_version_is_compared() -> None:
+    """FSDP1 gives memory that it made under inference mode other data later on."""
+    with torch.inference_mode():
+        memory = torch.empty(2)
+    memory.data = torch.ones(2)
+    with pytest.raises(RuntimeError, match="do not track version counter"):
+        memory.detach().reshape(-1)
+    given = batch()
+    given.add("a", memory, torch.ones(2, dtype=torch.float64))
+    (one,) = given.finish()
+    assert (one.name, one.error) == ("*", 0.0)

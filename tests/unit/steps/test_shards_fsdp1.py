@@ -175,3 +175,16 @@ def test_elements_that_differ_are_told_by_their_places(rank: int, world_size: in
             told = judging.flat_off(name, places, part, torch.zeros_like(part))
             assert judging.flat_off(name, places, part, part) == []
             assert told == [everywhere[int(k) - 1] for k in part]
+
+
+@pytest.mark.parametrize("orig", [False, True])
+def test_a_rank_reads_what_has_no_version(orig: bool) -> None:
+    """Memory that FSDP made under inference mode, and that it has given other data since."""
+    info = SimpleNamespace(offset_in_shard=0, numel_in_shard=4)
+    size = (2, 2) if orig else (4,)
+    with torch.inference_mode():
+        held, grad = nn.Parameter(torch.empty(size)), torch.empty(size)
+    held.data, grad.data = torch.ones(size), torch.ones(size)
+    held.grad = grad
+    assert shards.value(held, info, orig).tolist() == [1.0] * 4
+    assert shards.gradient(held, info, orig, False).tolist() == [1.0] * 4
