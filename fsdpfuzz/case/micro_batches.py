@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -82,6 +82,14 @@ def deferred_apart(a: Anatomy) -> frozenset[str]:
 def some_defer(case: CaseSpec) -> bool:
     """Whether some units put off their reduction while others reduce."""
     return case.micro_batches is not None and bool(case.micro_batches.units)
+
+
+def put_off(a: Anatomy, names: Set[str]) -> Set[str]:
+    """The parameters, of some, whose gradients stay unreduced without synchronisation."""
+    told = a.case.micro_batches
+    if told is None or not told.units:
+        return names
+    return {name for name in names if a.owners[name] in told.units}
 
 
 class MicroBatchesDimension(Dimension):

@@ -12,6 +12,7 @@ import msgspec
 from fsdpfuzz.case.base import ModulePath, Rank, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.loss import forgotten, loss_into
+from fsdpfuzz.case.micro_batches import put_off
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.operations.mode import Mode
@@ -342,9 +343,10 @@ def reduced_again(a: Anatomy, *, zeros: bool = False) -> frozenset[str]:
             sync = op.sync
         elif op.gives_gradients:
             trained = {p.fqn for p in a.distinct if now.trained[p.fqn]}
-            met = trained if sync and op.goes_back_again else reduced & trained
+            reducing = trained if sync else trained - put_off(a.at(i), trained)
+            met = reduced & trained | (reducing if op.goes_back_again else set())
             found |= {owner for n in met if (owner := a.at(i).owners[n]) is not None}
-            reduced |= trained if sync else set()
+            reduced |= reducing
     return frozenset(found)
 
 

@@ -20,6 +20,7 @@ from fsdpfuzz.case import (
     encode,
     features,
     lower,
+    unit_features,
 )
 from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.micro_batches import MicroBatches, MicroBatchesDimension
@@ -179,3 +180,21 @@ def test_some_units_are_told_without_those_inside_them() -> None:
         shards = sum(waiting_bytes(anatomy(given), 1, rank) or 0 for rank in range(2))
         # Each rank holds all of what waits, and between them they hold the rest once.
         assert shards == 4 * (2 * sizes[deferring] + sizes[other])
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (None, []),
+        (MicroBatches(keep_whole=True), []),
+        # The others reduce in each micro-batch, the second time beside what they have.
+        (MicroBatches(units=("0",)), [""]),
+        (MicroBatches(units=("", "0")), []),
+    ],
+)
+def test_units_that_put_nothing_off_are_reduced_again(
+    told: MicroBatches | None, expected: list[str]
+) -> None:
+    a = anatomy(accumulated(told, mesh=None))
+    units = [path for path in a.units if unit_features(a, path)["reduced_again"] == "on"]
+    assert units == expected
