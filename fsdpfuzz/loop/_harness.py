@@ -11,7 +11,7 @@ from fsdpfuzz.observations import Observation, Raised
 
 TRIES = 3
 """Runs of a case that ends in a harness error, each on fresh ranks, before it is given up."""
-_OUTSIDE = ("reference-", "start", "ready", "broadcast", "report", "idle")
+_OUTSIDE = ("reference-", "start", "ready", "broadcast", "group", "report", "idle")
 """How stages begin in which FSDP has no part."""
 _PEER = ("connection closed by peer", "connection reset by peer")
 

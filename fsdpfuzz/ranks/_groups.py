@@ -35,6 +35,10 @@ the first."""
 _PLAIN = (type(None), bool, int, str, timedelta, torch.device)
 
 
+def _nobody(stage: str) -> None:
+    """Is told of stages."""
+
+
 class Groups:
     """The groups that were made in this process besides the one of all ranks."""
 
@@ -62,10 +66,11 @@ class Groups:
         # ones.
         self._spoiled = True
 
-    def next_case(self) -> bool:
+    def next_case(self, tell: Callable[[str], None] = _nobody) -> bool:
         """Destroys what no later case can get; whether there was any.
 
-        Every rank has answered the case before, so none of the groups is in use.
+        Every rank has answered the case before, so none of the groups is in use. With NCCL each
+        takes a moment, so ``tell`` is given the stage before each.
         """
         default = distributed_c10d._get_default_group()
         others = [group for group in distributed_c10d._world.pg_map if group is not default]
@@ -76,7 +81,8 @@ class Groups:
         self._spoiled = False
         kept = {group for made in self._made.values() for group in made}
         dropped = [group for group in others if group not in kept]
-        for group in dropped:
+        for number, group in enumerate(dropped, 1):
+            tell(f"group {number} of {len(dropped)} dropped")
             dist.destroy_process_group(group)
         return bool(dropped)
 

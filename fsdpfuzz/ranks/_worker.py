@@ -183,7 +183,7 @@ def _attempt(message: Order, env: RankEnv, run: _Runs) -> RankReport:
         name, case = _receive(message if isinstance(message, Run) else None, env)
         # Here, when the next case is there: every rank has
         # answered the last one, and none uses its groups.
-        if env.groups.next_case():
+        if env.groups.next_case(env.flight.stage):
             forget_meshes()
         report = run(case, env)
         if not isinstance(report, RankReport):

@@ -11,6 +11,7 @@ from torch._C._distributed_c10d import DebugLevel
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 
+from fsdpfuzz.loop._harness import _outside
 from fsdpfuzz.ranks import _groups
 from fsdpfuzz.ranks._groups import Groups
 from tests.unit.steps.alone import as_rank
@@ -85,6 +86,19 @@ def test_what_only_some_ranks_make_is_of_its_case_alone(groups: Groups) -> None:
     assert living() == 2
     assert groups.next_case()
     assert living() == 1
+
+
+def test_each_group_that_is_dropped_is_progress(groups: Groups) -> None:
+    """So that nobody takes ranks for stuck that destroy some dozens, one after the other."""
+    for _ in range(2):
+        dist.new_group(BOTH)
+    groups.spoil()
+    stages: list[str] = []
+    assert groups.next_case(stages.append)
+    assert stages == ["group 1 of 2 dropped", "group 2 of 2 dropped"]
+    assert all(map(_outside, stages))
+    assert not groups.next_case(stages.append)
+    assert len(stages) == 2
 
 
 def test_a_case_that_ended_early_leaves_nothing(groups: Groups) -> None:
