@@ -46,6 +46,9 @@ UNLIKE_LOW = 0.4
 DIVERGED = 1e300
 """A baseline from which on DDP's own values were not finite."""
 
+STEP_SHARE = 0.1
+"""How much of its steps an adaptive optimizer may owe to a gradient's rounding: a step that is left
+out, or made twice, is more."""
 ABSOLUTE = 1e-5
 """Absolute tolerance by which ``torch.testing.assert_close`` calls float tensors equal; the
 relative one is taken off where the tensors are."""
@@ -131,12 +134,12 @@ def adaptive_wobble(case: CaseSpec, op: int) -> float:
     Adam divides a gradient by its own size: one that is only rounding, as before a layer that
     norms its scale away, becomes a step of up to ``lr / eps`` times that rounding.
     """
-    return WOBBLE * FLOAT32_EPS * adaptive_gain(case, op)
+    return WOBBLE * FLOAT32_EPS * _amplified(case, op)
 
 
 def adaptive_rounding(case: CaseSpec, op: int, eps: float) -> float:
     """The same from float64, for which `rounding` allows more."""
-    return SCALE_FACTOR * eps * adaptive_gain(case, op)
+    return SCALE_FACTOR * eps * _amplified(case, op)
 
 
 def unlike(case: CaseSpec, op: int, off: float, largest: float, size: float) -> bool:
@@ -153,11 +156,19 @@ def unlike(case: CaseSpec, op: int, off: float, largest: float, size: float) -> 
     return off > share * largest + small
 
 
-def adaptive_gain(case: CaseSpec, op: int) -> float:
-    """How many times its deviation a gradient can move a parameter in the steps up to ``op``.
+def carried_by_steps(case: CaseSpec, op: int, off: float) -> float:
+    """How far the steps up to ``op`` may move a parameter whose gradient was ``off`` by rounding.
 
     0.0 unless the optimizer adapts: others are judged by how far DDP's parameters were off.
     """
+    optimizer = case.optimizer
+    if optimizer is None:
+        return 0.0
+    gain = _amplified(case, op)
+    return min(gain * off, STEP_SHARE * gain * optimizer.eps)
+
+
+def _amplified(case: CaseSpec, op: int) -> float:
     optimizer = case.optimizer
     if optimizer is None or not optimizer.adapts:
         return 0.0

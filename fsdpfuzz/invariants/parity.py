@@ -9,7 +9,7 @@ from fsdpfuzz.case import Anatomy, cast_buffer
 from fsdpfuzz.case.names import parts_of
 from fsdpfuzz.case.recipe import Do, Inside, Value, Variable, call, dtype
 from fsdpfuzz.case.tensor_parallel import data_ranks
-from fsdpfuzz.expect import adaptive_gain, parting
+from fsdpfuzz.expect import carried_by_steps, parting
 from fsdpfuzz.invariants.base import (
     Invariant,
     broken,
@@ -224,9 +224,13 @@ class ParamParity(Parity):
     # be zero and theirs a rounding error, of which Adam makes a step like any other.
     def slack(self, a: Anatomy, comparisons: Iterable[Comparison], c: Comparison) -> float:
         """What the optimizer makes of a deviation of the gradient that counts as rounding."""
+        # A scaler's gradients are as many times as far off, and steps do not take them so; what a
+        # lower dtype loses is measured.
+        if c.exact or c.coarse is not None or a.case.grad_scaler is not None:
+            return 0.0
         gradients = (g for g in comparisons if g.quantity == "grad" and g.op < c.op)
         own = (g.error for g in gradients if g.name in (c.name, "*") and not broken(g))
-        return 0.0 if c.exact else adaptive_gain(a.case, c.op) * max(own, default=0.0)
+        return carried_by_steps(a.case, c.op, max(own, default=0.0))
 
     def evidence(self, a: Anatomy, finding: Finding) -> Evidence:
         """The parameter that the finding names."""

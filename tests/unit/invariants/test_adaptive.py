@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from fsdpfuzz.case import CaseSpec, Optimizer
-from fsdpfuzz.expect import adaptive_gain
+from fsdpfuzz.case.grad_scaler import GradScaler
+from fsdpfuzz.expect import carried_by_steps
 from fsdpfuzz.invariants import judge, tolerance
 from fsdpfuzz.observations import Comparison
 from fsdpfuzz.verdict import Finding
@@ -15,7 +16,7 @@ from tests.unit.invariants.observed import CASE, comparison, observed, subject
 ADAM = msgspec.structs.replace(CASE, optimizer=Optimizer(name="adam", lr=0.01, eps=1e-4))
 SGD = msgspec.structs.replace(CASE, optimizer=Optimizer())
 GRADIENT = comparison(error=3e-7, baseline=0.0)
-EXPLAINED = adaptive_gain(ADAM, 2) * GRADIENT.error
+EXPLAINED = carried_by_steps(ADAM, 2, GRADIENT.error)
 
 
 def off(by: float) -> Comparison:
@@ -37,8 +38,27 @@ def test_a_step_carries_what_the_gradient_was_off() -> None:
 
 
 def test_sgd_makes_no_more_of_it() -> None:
-    assert adaptive_gain(SGD, 2) == 0.0
+    assert carried_by_steps(SGD, 2, 1.0) == 0.0
     (finding,) = findings(SGD, GRADIENT, off(0.5 * EXPLAINED))
+    assert finding.allowed == pytest.approx(tolerance(off(0.0)))
+
+
+def test_a_step_that_is_left_out_is_more_than_any_rounding() -> None:
+    far = msgspec.structs.replace(GRADIENT, error=2e-5)
+    (finding,) = findings(ADAM, far, off(0.2 * 0.01))
+    assert finding.allowed == pytest.approx(tolerance(off(0.0)) + 0.1 * 0.01)
+
+
+def test_what_a_lower_dtype_loses_is_measured() -> None:
+    low = msgspec.structs.replace(off(0.0), coarse=0.0)
+    low = msgspec.structs.replace(low, error=tolerance(low) + 0.5 * EXPLAINED)
+    (finding,) = findings(ADAM, GRADIENT, low)
+    assert finding.allowed == pytest.approx(tolerance(low))
+
+
+def test_scaled_gradients_explain_nothing() -> None:
+    scaled = msgspec.structs.replace(ADAM, grad_scaler=GradScaler())
+    (finding,) = findings(scaled, GRADIENT, off(0.5 * EXPLAINED))
     assert finding.allowed == pytest.approx(tolerance(off(0.0)))
 
 
