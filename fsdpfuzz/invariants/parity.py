@@ -54,10 +54,11 @@ class Parity(Invariant):
         worst: dict[str, tuple[list[int], Comparison, float, Anatomy]] = {}
         until = parting(a)
         for report, subject, run in subjects(a, observation):
-            first = self._first_broken(run, subject.comparisons, until)
-            if first is None:
+            found = self._first_broken(run, subject.comparisons, until)
+            if found is None:
                 continue
-            variant, slack = variant_name(subject), self.slack(run, subject.comparisons, first)
+            first, slack = found
+            variant = variant_name(subject)
             ranks, known, *_ = worst.setdefault(variant, ([], first, slack, run))
             ranks.append(report.rank)
             # The earliest operation first, then the largest
@@ -73,19 +74,19 @@ class Parity(Invariant):
 
     def _first_broken(
         self, a: Anatomy, comparisons: Sequence[Comparison], until: int | None
-    ) -> Comparison | None:
-        """The largest deviation of the earliest operation at which there is any.
+    ) -> tuple[Comparison, float] | None:
+        """The largest deviation of the earliest operation at which there is any, and its slack.
 
         What comes later follows from it: a wrong gradient makes wrong parameters. From ``until``
         on ranks take different paths, and FSDP promises nothing of the results.
         """
         found = [
-            c
+            (c, self.slack(a, comparisons, c))
             for c in self._about(comparisons)
             if (until is None or c.op < until) and broken(c)
-            if broken(c, self.slack(a, comparisons, c))
         ]
-        return max(found, key=lambda c: (-c.op, c.error), default=None)
+        left = [(c, slack) for c, slack in found if broken(c, slack)]
+        return max(left, key=lambda one: (-one[0].op, one[0].error), default=None)
 
     def _about(self, comparisons: Iterable[Comparison]) -> Iterable[Comparison]:
         """Those that it judges."""
