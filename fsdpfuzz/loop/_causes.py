@@ -32,6 +32,14 @@ class Cause:
         """Whether its smallest case shows the very finding; else the case of that one is kept."""
         return any(finding.key == shown.key for shown in self.shows)
 
+    # A wrong value is like any other of its kind, so the API tells two faults apart.
+    def shown_in(self, findings: Iterable[Finding], api: str) -> bool:
+        """Whether its finding, or one alike, is among those of a case under ``api``.
+
+        It is not where its own smallest case shows nothing under that API.
+        """
+        return not self.ablation.not_under(api) and shows(findings, self.found.finding)
+
 
 def by_precedence(findings: Iterable[Finding]) -> list[Finding]:
     """The findings of a case, those first that others follow from: what ends it, what comes first.

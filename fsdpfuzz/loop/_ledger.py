@@ -214,7 +214,7 @@ class Ledger:
             (
                 cause
                 for cause in self._causes
-                if shows(examined.news, cause.found.finding)
+                if cause.shown_in(examined.news, finding.api)
                 and shows(cause.shows, finding)
                 and not outdoes(finding, cause.found.finding)
             ),
@@ -309,7 +309,7 @@ class Ledger:
             self._replaced(met, reduction)
             raise
         left = reduction.examined.verdict.findings
-        other = self._shown(left)
+        other = self._shown(left, reduction.finding.api)
         if other is not None and not outdoes(reduction.finding, other.found.finding):
             self._merge(met, other, reduction.finding.key)
             self._peers.reduced(None)
@@ -322,7 +322,7 @@ class Ledger:
         cause.ablation = reduction.ablation(self._most_ranks())
         while not self._peers.reduced(cause):
             self._causes += self._peers.news()
-            other = self._shown(left, but=cause)
+            other = self._shown(left, reduction.finding.api, but=cause)
             if other is not None and outdoes(cause.found.finding, other.found.finding):
                 self._take_over(cause, other)
             elif other is not None:
@@ -333,10 +333,12 @@ class Ledger:
                 return
         cause.found = self._finished(cause.found, cause.case, cause.ablation)
 
-    def _shown(self, findings: tuple[Finding, ...], but: Cause | None = None) -> Cause | None:
-        """A cause that shows among the findings of a reduced case."""
+    def _shown(
+        self, findings: tuple[Finding, ...], api: str, but: Cause | None = None
+    ) -> Cause | None:
+        """A cause that shows among the findings of a reduced case, which is under ``api``."""
         others = (cause for cause in self._causes if cause is not but)
-        return next((cause for cause in others if shows(findings, cause.found.finding)), None)
+        return next((cause for cause in others if cause.shown_in(findings, api)), None)
 
     def _smallest(self, found: Found, reduction: Reduction) -> Found:
         """The finding with the smallest case that shows it, which is kept."""

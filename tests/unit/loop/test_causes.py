@@ -194,6 +194,24 @@ def test_a_finding_under_an_api_that_does_not_show_the_other_one_is_another(benc
     assert keys(met(bench, summed(make_case((200,))), long)) == {BIG.key: (), wrapped.key: ()}
 
 
+def test_two_wrong_values_of_one_kind_are_two_where_one_is_not_under_the_api_of_the_other(
+    bench: Bench,
+) -> None:
+    """The case of the first shows nothing under FSDP1, where another fault breaks the same rule."""
+    wrapped = msgspec.structs.replace(BIG, api="fsdp1")
+
+    def judge(case: CaseSpec, _seen: Observation) -> Verdict:
+        if isinstance(case.plan, Fsdp1Plan):
+            return verdict_of(*[wrapped] * is_long(case))
+        return verdict_of(*[BIG] * is_big(case))
+
+    bench.judge = judge
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
+    long = msgspec.structs.replace(make_case((3,), steps=3), plan=plan)
+    assert keys(met(bench, make_case((200,)), long)) == {BIG.key: (), wrapped.key: ()}
+    assert keys(met(bench, long, make_case((200,)))) == {BIG.key: (), wrapped.key: ()}
+
+
 @pytest.mark.parametrize(
     ("first", "then"),
     [
