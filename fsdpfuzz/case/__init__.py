@@ -24,7 +24,7 @@ Glossary, to which the rest of the code refers:
 from __future__ import annotations
 
 from fsdpfuzz.case.anatomy import Anatomy, anatomy
-from fsdpfuzz.case.base import MAX_RANKS, SCHEMA, Dtype, Part, default_of
+from fsdpfuzz.case.base import LOWER, MAX_RANKS, SCHEMA, Dtype, Part, default_of
 from fsdpfuzz.case.called_alone import calls_by_the_book, stands_alone
 from fsdpfuzz.case.chain import ITERATION, chain
 from fsdpfuzz.case.check import check, is_sound
@@ -175,6 +175,7 @@ __all__ = [
     "FLAT",
     "ITERATION",
     "KINDS",
+    "LOWER",
     "MAX_FILE_BYTES",
     "MAX_RANKS",
     "NEWER",

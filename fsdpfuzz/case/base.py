@@ -21,6 +21,7 @@ Rank = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
 Ranks = Annotated[int, Meta(ge=1, le=MAX_RANKS)]
 Probability = Annotated[float, Meta(ge=0.0, le=0.9)]
 Dtype = Literal["float32", "float16", "bfloat16"]
+LOWER: tuple[Dtype, ...] = ("bfloat16", "float16")
 
 _encoder = msgspec.json.Encoder()
 _FQN = r"^[A-Za-z0-9_.]*$"

@@ -16,9 +16,10 @@ def stands_alone(a: Anatomy, target: str) -> bool:
 
     All units that manage what lies in it are called with it, and it takes the inputs as they
     are: fsdp1 casts those of its root alone, fsdp2 those of every unit that is not told otherwise
-    (``cast_forward_inputs`` of both).
+    (``cast_forward_inputs`` of both). A root that lies in a replicated unit may count on that one
+    to cast.
     """
-    if not target or target in a.roots:
+    if not target or (target in a.roots and target in outermost(a.units)):
         return True
     owners = {o for fqn, o in a.owners.items() if within(fqn, target) and o is not None}
     if not all(within(module, target) for owner in owners for module in a.modules_of(owner)):

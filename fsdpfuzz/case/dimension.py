@@ -124,8 +124,8 @@ class Dimension(ABC):
         return ""
 
     def needs_gloo(self, a: Anatomy) -> str:
-        """What of the case NCCL cannot run, as a collective on the CPU, in words; empty if it can
-        run all."""
+        """What of the case cannot run on NCCL and GPUs, as a collective on the CPU, in words; empty
+        if all can."""
         return ""
 
     def on_ranks(self, case: CaseSpec, size: int) -> CaseSpec:

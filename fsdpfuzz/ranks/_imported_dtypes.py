@@ -18,7 +18,6 @@ NOISE = 2.0
 but for rounding, as that of the bias of keys."""
 SAME_RULE = 1e-2
 """How far float64 may be from float32 before it is called another computation."""
-LOWER: tuple[Dtype, ...] = ("bfloat16", "float16")
 
 
 class Trained(Protocol):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from fsdpfuzz.case import CaseSpec, Given, Plan, Tie
+from fsdpfuzz.case import LOWER, CaseSpec, Given, Plan, Tie
 from fsdpfuzz.case.mesh import own_mesh
 from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike
@@ -22,7 +22,7 @@ from fsdpfuzz.case.written import written
 from fsdpfuzz.ranks._imported import load
 from fsdpfuzz.ranks._imported_accelerate import accelerated
 from fsdpfuzz.ranks._imported_checks import Trouble, check_model, check_steady, functions_of
-from fsdpfuzz.ranks._imported_dtypes import LOWER, low_dtypes, not_in_float64
+from fsdpfuzz.ranks._imported_dtypes import low_dtypes, not_in_float64
 from fsdpfuzz.ranks._imported_hooks import optimized, program_of
 from fsdpfuzz.ranks._imported_mistakes import Recomputed, changed_in_forward, own_backward
 from fsdpfuzz.ranks._imported_parts import (

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from fsdpfuzz.case.base import Dtype, Part, default_of, on
+from fsdpfuzz.case.base import LOWER, Dtype, Part, default_of, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
 from fsdpfuzz.case.modules.conv_norm import BATCH_NORM
-from fsdpfuzz.case.paths import innermost
+from fsdpfuzz.case.paths import innermost, within
 from fsdpfuzz.case.recipe import Inside, Items, Value, call, dtype
 from fsdpfuzz.case.units.base import Option, anywhere
 from fsdpfuzz.errors import CaseError
@@ -131,6 +131,14 @@ class PrecisionOption(Option):
         told = {name: feature for name, (_, feature) in _SWITCHES.items()}
         self.features = {**self.features, **told}  # type: ignore[misc]
         self.unit_features = {**self.unit_features, **told}  # type: ignore[misc]
+
+    def needs_gloo(self, a: Anatomy) -> str:
+        """On GPUs dropout drops other elements in another dtype: see case/randomness.py."""
+        random = [p.path for p in a.places if p.node is not None and p.node.draws_random()]
+        low = [path for path, unit in a.options.items() if computed_in(unit) in LOWER]
+        if a.imported is None and any(within(u, r) or within(r, u) for u in low for r in random):
+            return "dropout in a lower dtype draws other masks on a GPU"
+        return ""
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Beside whether there is any, each of the switches."""
@@ -369,7 +377,7 @@ def left_to_the_root(a: Anatomy, path: str) -> bool:
     """Whether a unit computes in a low dtype to which others have to cast its inputs."""
     unit = a.options[path]
     uncast = unit.precision is not None and unit.precision.cast_inputs is False
-    return computed_in(unit) in ("bfloat16", "float16") and (a.fsdp1 or uncast)
+    return computed_in(unit) in LOWER and (a.fsdp1 or uncast)
 
 
 def _told_wrongly(a: Anatomy, own: Imported) -> bool:

@@ -10,6 +10,8 @@ import pytest
 from fsdpfuzz.case import (
     Backward,
     CaseSpec,
+    Dense,
+    Dropout,
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
@@ -19,12 +21,16 @@ from fsdpfuzz.case import (
     Imported,
     ImportedModule,
     ImportedParameter,
+    Inputs,
     Linear,
+    Node,
     Optimizer,
     Precision,
     Rebuild,
     Sequential,
     Step,
+    Tokens,
+    Transformer,
     Unit,
     anatomy,
     check,
@@ -34,6 +40,8 @@ from fsdpfuzz.case import (
     encode,
     features,
     is_sound,
+    needs_gloo,
+    stands_alone,
     unit_features,
     with_units,
 )
@@ -287,3 +295,40 @@ def test_inner_units_of_fsdp1_cast_inputs_if_told_and_outputs_never() -> None:
         assert dtypes_fit(anatomy(make(Fsdp1Plan(units=units), model=LAYERS))) is fit
     units = (Fsdp1Unit(path="0", precision=half), Fsdp1Unit(path="1"))
     assert dtypes_fit(anatomy(make(Fsdp1Plan(units=units), model=LAYERS)))
+
+
+@pytest.mark.parametrize(
+    ("cast", "replicated", "alone"),
+    [(None, True, True), (False, True, False), (False, False, False), (None, False, True)],
+)
+def test_a_root_below_a_replicated_one_casts_its_own_inputs_or_is_not_called_alone(
+    cast: Literal[False] | None, replicated: bool, alone: bool
+) -> None:
+    low = Precision(param="bfloat16", output="bfloat16" if cast is False else "float32")
+    inner = msgspec.structs.replace(low, cast_inputs=cast)
+    units = (
+        Fsdp2Unit(path="", replicated=replicated, precision=low),
+        Fsdp2Unit(path="0", precision=inner),
+    )
+    a = anatomy(make(Fsdp2Plan(units=units), model=LAYERS, program=(Forward(target="0"),)))
+    assert ("0" in a.roots) is replicated
+    assert stands_alone(a, "0") is alone
+
+
+@pytest.mark.parametrize(
+    ("model", "low", "expected"),
+    [
+        (Sequential(children=(Linear(out=4), Dropout())), "1", True),
+        (Sequential(children=(Linear(out=4), Dropout())), "0", False),
+        (Sequential(children=(Linear(out=4), Dropout(p=0.0))), "1", False),
+        (Transformer(rows=2, width=4, dropout=0.1), "transformer.encoder.layers.0", True),
+        (Sequential(children=(Linear(out=4), Linear(out=4))), "1", False),
+    ],
+)
+def test_a_gpu_draws_other_masks_in_a_lower_dtype(model: Node, low: str, expected: bool) -> None:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path=low, precision=OUT)))
+    inputs: Inputs = Tokens(length=1) if isinstance(model, Transformer) else Dense(width=4)
+    a = anatomy(make(plan, model=model, inputs=inputs, program=(Forward(), Backward())))
+    assert ("other masks" in needs_gloo(a)) is expected
+    plain = with_units(a.case, tuple(Fsdp2Unit(path=path) for path in ("", low)))
+    assert needs_gloo(anatomy(plain)) == ""
