@@ -10,6 +10,7 @@ from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler, one
 from fsdpfuzz.case.modules import (
     BATCH_NORM,
     MULTIHEAD,
+    SEVERAL,
     Attention,
     Branches,
     EncoderLayer,
@@ -177,6 +178,12 @@ class StructureDimension(Dimension):
             group="Model",
             values=ON,
         ),
+        "returns": Feature(
+            about="tensor, tuple, dict, dataclass: what the unit's module returns; of modules in "
+            "one group the first that returns more than a tensor",
+            group="Model",
+            values=("tensor", "tuple", "dict", "dataclass"),
+        ),
     }
     parameter_features: ClassVar[Mapping[str, Feature]] = {
         "used": Feature(
@@ -241,8 +248,11 @@ class StructureDimension(Dimension):
         yield "uneven", on(any(number % ranks for number, ranks in rows))
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
-        """Whether it attends."""
-        yield "attends", on(any(a.by_path[m].kind == MULTIHEAD for m in a.modules_of(path)))
+        """Whether it attends, and what it returns."""
+        modules = a.modules_of(path)
+        yield "attends", on(any(a.by_path[m].kind == MULTIHEAD for m in modules))
+        forms = (_returned(a, module) for module in modules)
+        yield "returns", next((form for form in forms if form != "tensor"), "tensor")
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Whether it is used, and how its rows fall on the ranks."""
@@ -267,6 +277,14 @@ class StructureDimension(Dimension):
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """`fsdpfuzz.reduce` takes models apart."""
         return iter(())
+
+
+def _returned(a: Anatomy, module: str) -> str:
+    if a.by_path[module].kind != SEVERAL:
+        return "tensor"
+    around = a.by_path[module.rpartition(".")[0]].node
+    assert isinstance(around, Outputs)
+    return around.form
 
 
 def _buffers(a: Anatomy) -> str:

@@ -1,4 +1,4 @@
-"""Units that put out a view which is changed in place."""
+"""Views: those that a unit puts out and another module changes, and those that are handed on."""
 
 from __future__ import annotations
 
@@ -17,9 +17,18 @@ if TYPE_CHECKING:
 # FSDP hangs its hook for before the backward on what a unit puts out. Autograd gives a view that is
 # changed in place another gradient function, and the hook stays with the old one.
 class ChangedViewsDimension(Hazard):
-    """Whether a unit puts out a view that is changed in place."""
+    """Whether a unit puts out a view that is changed in place, and whether a module gets one."""
 
     name = "changed_views"
+    features: ClassVar[Mapping[str, Feature]] = {
+        "handed_view": Feature(
+            about="on when a module gives one of its own a view of what it is given",
+            group="Model",
+            # What the kinds of modules tell in pairs, and no option of its own.
+            values=("off",),
+            open=True,
+        ),
+    }
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "viewed": Feature(
             about="on when the unit puts out a view, which another module changes in place",
@@ -29,8 +38,8 @@ class ChangedViewsDimension(Hazard):
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of units alone."""
-        return iter(())
+        """Whether a module gets a view; what is changed in place is told of units."""
+        yield "handed_view", on(any(p.node is not None and p.node.hands_views() for p in a.places))
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """Of one unit."""

@@ -32,12 +32,12 @@ def lacking_somewhere(a: Anatomy) -> frozenset[str]:
     """Parameters of which a rank has no element, though it has elements of others.
 
     Those of fsdp1's units with ``use_orig_params``, which cut what they manage as one. Only
-    parameters that the optimizer steps count.
+    parameters that the optimizer steps count, those that are unfrozen in mid-program too.
     """
     found: set[str] = set()
+    left_out = (a.frozen - unfrozen(a)).union(a.case.held_out)
     for rank in range(a.case.world_size):
         held = held_on(a, rank)
-        left_out = a.frozen.union(a.case.held_out)
         stepped = {fqn: numel for fqn, numel in held.items() if fqn not in left_out}
         if any(stepped.values()):
             found.update(fqn for fqn, numel in stepped.items() if not numel)

@@ -62,7 +62,12 @@ class OffloadedInputDimension(Hazard):
 # torch/autograd/graph.py, keeps its values, and not its strides.
 def _after_attention(a: Anatomy) -> Iterator[tuple[Checkpoint, list[str]]]:
     """Checkpoints under ``save_on_cpu`` behind attention, with what was called by their end."""
-    moved = {c.path: c for c in a.case.checkpoints if c.offloads and c.recomputes}
+    offloaded = [c.path for c in a.case.checkpoints if c.offloads]
+    moved = {
+        c.path: c
+        for c in a.case.checkpoints
+        if c.recomputes and any(within(c.path, path) for path in offloaded)
+    }
     for _, op, now in a.situations(0):
         paths = [call.path for call in root_calls(a, now)] if op.waits and moved else []
         attended = False

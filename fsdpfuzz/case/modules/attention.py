@@ -76,6 +76,10 @@ class Attention(NodeBase, tag="attention", frozen=True, kw_only=True):
         options = without_defaults(self, mask="mask", weights="weights")
         return call("steps.modules.attention.Attention", inner, **options)
 
+    def hands_views(self) -> bool:
+        """Transposed, where batches come second."""
+        return not self.batch_first
+
     def words(self) -> list[str]:
         """``2 heads``, ``causal``, ``no bias``, ``weights``, ``batch second``."""
         words = [f"{self.heads} head{'s' * (self.heads > 1)}"]

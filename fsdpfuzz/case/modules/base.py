@@ -270,6 +270,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Whether it multiplies by a parameter of its own as tensors are: by ``*`` or ``@``."""
         return False
 
+    def hands_views(self) -> bool:
+        """Whether it gives a module of its own a view of what it is given."""
+        return False
+
     def draws_random(self) -> bool:
         """Whether a forward in train mode draws random numbers."""
         return False

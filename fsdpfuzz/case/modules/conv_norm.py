@@ -75,6 +75,10 @@ class ConvNorm(NodeBase, tag="conv_norm", frozen=True, kw_only=True):
         """Mean and variance."""
         return _STATISTICS
 
+    def hands_views(self) -> bool:
+        """Its rows, as one channel and then as many as there are."""
+        return True
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         options = without_defaults(self, affine="affine")

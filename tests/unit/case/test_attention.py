@@ -18,6 +18,7 @@ from fsdpfuzz.case import (
     Fsdp1Plan,
     Fsdp1Unit,
     Linear,
+    Node,
     Op,
     Plan,
     Sequential,
@@ -32,7 +33,7 @@ from fsdpfuzz.case import (
     parameter_features,
     unit_features,
 )
-from fsdpfuzz.case.modules import Attention, Repeat
+from fsdpfuzz.case.modules import Attention, ConvNorm, Repeat
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect import same_arithmetic
 from fsdpfuzz.reduce.tree import smaller_models
@@ -161,6 +162,8 @@ def test_torch_recomputes_it_within_hooks_with_other_arguments(
         ((Checkpoint(path="1", kind="function_offload", reentrant=True),), "off"),
         ((Checkpoint(path="1", kind="function"),), "off"),
         ((Checkpoint(path="1", kind="offload"),), "off"),
+        ((Checkpoint(path="", kind="offload"), Checkpoint(path="1")), "on"),
+        ((Checkpoint(path="", kind="offload"), Checkpoint(path="0")), "off"),
         ((Checkpoint(path="0", kind="function_offload"),), "off"),
     ],
 )
@@ -214,3 +217,16 @@ def test_what_is_called_again_follows_the_attention_after_it(times: int, expecte
     moved = (Checkpoint(path="0.body.0", kind="function_offload"),)
     given = case(fsdp2(""), model=model, checkpoints=moved)
     assert features(given)["offloaded_input"] == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (Attention(batch_first=False), "on"),
+        (Attention(), "off"),
+        (Sequential(children=(Linear(out=2), ConvNorm())), "on"),
+        (Linear(out=2), "off"),
+    ],
+)
+def test_what_is_handed_a_view_of_the_input(model: Node, expected: str) -> None:
+    assert features(case(fsdp2(""), model=model))["handed_view"] == expected

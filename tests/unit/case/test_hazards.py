@@ -113,6 +113,14 @@ def test_a_rank_lacks_a_parameter(plan: Plan, model: Node, ranks: int, expected:
     assert having(case, "lacking") == expected
 
 
+def test_a_rank_lacks_what_is_trained_later() -> None:
+    case = make(orig(""), model=Linear(out=2), inputs=Dense(width=2, batch=1), program=TAKEN)
+    case = msgspec.structs.replace(case, frozen=("weight", "bias"))
+    assert having(case, "lacking") == []
+    told = RequiresGrad(parameters=("weight", "bias"), value=True)
+    assert having(msgspec.structs.replace(case, program=(told, *TAKEN)), "lacking") == ["bias"]
+
+
 def test_a_rank_lacks_no_parameter_that_is_not_stepped() -> None:
     case = make(orig(""), model=Linear(out=2), inputs=Dense(width=2, batch=1), program=TAKEN)
     assert having(msgspec.structs.replace(case, frozen=("bias",)), "lacking") == []

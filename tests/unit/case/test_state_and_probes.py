@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import pytest
 
@@ -32,6 +34,7 @@ from fsdpfuzz.case import (
     calls_by_the_book,
     check,
     features,
+    unit_features,
 )
 from fsdpfuzz.case.modules.outputs import Outputs
 from fsdpfuzz.errors import CaseError
@@ -175,3 +178,18 @@ def test_what_may_be_called_by_itself(
     )
     case = CaseSpec(world_size=2, model=model, inputs=Dense(width=5), plan=plan, program=program)
     assert calls_by_the_book(anatomy(case)) is by_the_book
+
+
+@pytest.mark.parametrize("form", ["tuple", "dict", "dataclass"])
+def test_what_a_unit_returns(form: Literal["tuple", "dict", "dataclass"]) -> None:
+    a = anatomy(
+        CaseSpec(
+            world_size=2,
+            model=Outputs(body=Linear(out=2), form=form),
+            inputs=Dense(width=2),
+            plan=fsdp2("", "inner", "inner.body"),
+            program=(Forward(), Backward()),
+        )
+    )
+    found = {path: unit_features(a, path)["returns"] for path in a.units}
+    assert found == {"": "tensor", "inner": form, "inner.body": "tensor"}
