@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.hazards.few_elements import lacking_somewhere
 from fsdpfuzz.case.operations.forward import begun_in_inference
+from fsdpfuzz.case.operations.requires_grad import unfrozen_behind_inference
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.precision import computed_in
 from fsdpfuzz.case.units.sharding import is_whole
@@ -36,8 +38,20 @@ class InferenceDimension(Hazard):
         ),
     }
 
+    parameter_features: ClassVar[Mapping[str, Feature]] = {
+        "unfrozen_in_inference": Feature(
+            about="on when requires_grad is set of a parameter of which a rank has no element, and "
+            "a forward under torch.inference_mode was the last to shard its unit (fsdp1 only)",
+            group="Training",
+            # Of few cases, which are known to fail: no pair is waited for.
+            values=("off",),
+            open=True,
+            apis=("fsdp1",),
+        ),
+    }
+
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of units alone."""
+        """It is told of units and parameters alone."""
         return iter(())
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
@@ -56,3 +70,11 @@ class InferenceDimension(Hazard):
         ]
         again = (c.path for c in a.case.checkpoints if c.recomputes and not c.reentrant)
         yield "recomputed_product", on(any(within(p, at) for at in again for p in products))
+
+    # ``FlatParamHandle._use_sharded_views`` in fsdp/_flat_param.py hands such a parameter an empty
+    # tensor, which it makes anew each time.
+    def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
+        """Of one parameter."""
+        if a.fsdp1:
+            told = a.canonical(fqn) in unfrozen_behind_inference(a)
+            yield "unfrozen_in_inference", on(told and a.canonical(fqn) in lacking_somewhere(a))

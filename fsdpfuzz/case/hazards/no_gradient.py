@@ -10,7 +10,11 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.hazards.passed_over import quiet_and_used_later, quiet_with_gradient
+from fsdpfuzz.case.hazards.passed_over import (
+    handed_again,
+    quiet_and_used_later,
+    quiet_with_gradient,
+)
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
@@ -316,6 +320,15 @@ class NoGradientDimension(Hazard):
             values=ON,
             apis=("fsdp1",),
         ),
+        "handed_again": Feature(
+            about="on when an offloaded unit that is trained has no gradient behind a backward, "
+            "and fsdp1 hands the optimizer what lies on the CPU (fsdp1 only)",
+            group="Training",
+            # On a GPU, in few programs: no pair is waited for.
+            values=("off",),
+            open=True,
+            apis=("fsdp1",),
+        ),
         "quiet_end": Feature(
             about="on when in some forward the output of the last of the unit's modules requires "
             "no grad, while that of another does (fsdp2 only)",
@@ -340,6 +353,7 @@ class NoGradientDimension(Hazard):
         yield "left_unreduced", on(path in left_unreduced(a))
         yield "reduced_again", on(path in reduced_again(a))
         if a.fsdp1:
+            yield "handed_again", on(path in handed_again(a))
             yield "sharded_views", on(path in kept_whole(a) and shows_sharded_views(a, path))
         else:
             yield "joined_unreduced", on(path in joined_unreduced(a))

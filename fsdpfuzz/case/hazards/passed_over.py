@@ -7,7 +7,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fsdpfuzz.case.hazards.unit_calls import calls_for_backward
+from fsdpfuzz.case.units.cpu_offload import lies_on_cpu
 from fsdpfuzz.case.units.sharding import is_whole
+from fsdpfuzz.case.units.use_orig_params import is_flat
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -37,6 +39,48 @@ def quiet_with_gradient(a: Anatomy) -> frozenset[str]:
 def quiet_and_used_later(a: Anatomy) -> frozenset[str]:
     """Units that a backward passes over, and of which a later forward reads what is trained."""
     return frozenset(path for path, _, later in _passed_over(a) if later)
+
+
+# ``prepare_gradient_for_optim`` in fsdp/_flat_param.py asks of a unit on the GPU whether this
+# backward gave it a gradient, and of one on the CPU only whether it has memory for one. Original
+# parameters are shown that memory when their unit is sharded again.
+@lru_cache(maxsize=64)
+def handed_again(a: Anatomy) -> frozenset[str]:
+    """Offloaded units of fsdp1 that are trained, and get no gradient of a backward that reduces.
+
+    With ``use_orig_params`` those alone that a forward called before it.
+    """
+    found: set[str] = set()
+    for rank in a.telling_ranks if any(map(lies_on_cpu, a.options.values())) else ():
+        called: set[str] = set()
+        read: set[str] = set()
+        graded: set[str] = set()
+        synchronised = True
+        for i, op, now in a.situations(rank):
+            b = a.at(i)
+            calls = {call.path for call in calls_for_backward(b, op, now)}
+            called |= calls
+            if op.waits:
+                synchronised = op.reduces
+                read |= {p.fqn for p in b.distinct if p.used and b.on_path(p.fqn, calls)}
+            elif op.gives_gradients:
+                graded |= read
+                if synchronised and b.fsdp1:
+                    found.update(_offloaded_without(b, graded, called, now))
+                called, read = set(), set()
+            graded &= now.graded
+    return frozenset(found)
+
+
+def _offloaded_without(
+    a: Anatomy, graded: set[str], called: set[str], now: Situation
+) -> Iterator[str]:
+    """Offloaded units that are trained and have no gradient."""
+    for path, owned in a.owned.items():
+        trained = {p.fqn for p in owned if now.trained[p.fqn]}
+        handed = lies_on_cpu(a.options[path]) and (path in called or is_flat(a, path))
+        if handed and trained and graded.isdisjoint(trained):
+            yield path
 
 
 # A forward that is given up leaves the views of its own as one that reads nothing does.

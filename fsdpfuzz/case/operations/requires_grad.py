@@ -152,3 +152,28 @@ def frozen_with_gradient(a: Anatomy) -> Mapping[str, str]:
                         frozen[name] = found[name] = "unfrozen"
                 found = frozen | found
     return found
+
+
+@lru_cache(maxsize=64)
+def unfrozen_behind_inference(a: Anatomy) -> frozenset[str]:
+    """Parameters of fsdp1's units that are told to require grad behind ``torch.inference_mode``.
+
+    A forward under it was the last to shard their unit.
+    """
+    found: set[str] = set()
+    mode = any(isinstance(op, Forward) and op.inference for op in a.case.program)
+    for rank in a.telling_ranks if a.fsdp1 and mode else ():
+        sharded: set[str] = set()
+        for i, op, now in a.situations(rank):
+            b = a.at(i)
+            if isinstance(op, RequiresGrad) and op.value:
+                names = a.canonical_names(op.parameters)
+                found.update(n for n in names if b.owners[n] in sharded)
+            elif op.gives_gradients:
+                sharded = {u for u in sharded if not any(now.trained[p.fqn] for p in b.owned[u])}
+            elif isinstance(op, Forward):
+                called = {call.path for call in b.calls(op, now)} & set(b.units)
+                sharded = sharded | called if op.inference else sharded - called
+            elif op.renews or op.looks_whole:
+                sharded.clear()
+    return frozenset(found)

@@ -331,6 +331,8 @@ SELDOM = {
     "empty_parameter",
     "extensions",
     "grad_scaler",
+    "handed_again",
+    "handed_view",
     "hook_moved",
     "lost_change",
     "offloaded_dropout",
@@ -347,6 +349,7 @@ SELDOM = {
     "stepped_whole",
     "stored_low",
     "transposed",
+    "unfrozen_in_inference",
     "unrestored",
     "unscaled",
 }

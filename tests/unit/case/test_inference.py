@@ -16,6 +16,7 @@ from fsdpfuzz.case import (
     Plan,
     Precision,
     Rebuild,
+    RequiresGrad,
     Sequential,
     Step,
     Tie,
@@ -23,6 +24,7 @@ from fsdpfuzz.case import (
     check,
     features,
     lower,
+    parameter_features,
     unit_features,
 )
 from fsdpfuzz.case.mesh import Mesh
@@ -168,3 +170,39 @@ def test_a_tie_within_the_unit_hides_no_product() -> None:
     whole = (Checkpoint(path=""),)
     a = anatomy(make(fsdp1(""), model=model, program=TRAIN, checkpoints=whole, ties=tied))
     assert unit_features(a, "")["recomputed_product"] == "on"
+
+
+UNFREEZE = RequiresGrad(parameters=("0.bias",), value=True)
+ORIG = fsdp1("", "0", use_orig_params=True)
+
+
+@pytest.mark.parametrize(
+    ("plan", "program", "expected"),
+    [
+        (ORIG, (*TRAIN, UNDER, UNFREEZE), True),
+        (ORIG, (Forward(), UNDER, Backward(), UNFREEZE), True),
+        (ORIG, (*TRAIN, UNFREEZE, UNDER), False),
+        # Each shards the unit once more.
+        (ORIG, (*TRAIN, UNDER, Forward(grad=False), UNFREEZE), False),
+        (ORIG, (*TRAIN, UNDER, FullParams(), UNFREEZE), False),
+        (ORIG, (*TRAIN, Forward(grad=False), UNFREEZE), False),
+        # No rank lacks a parameter of a flat one, or of one that is not sharded.
+        (fsdp1("", "0"), (*TRAIN, UNDER, UNFREEZE), False),
+        (fsdp1("", use_orig_params=True, sharding="NO_SHARD"), (*TRAIN, UNDER, UNFREEZE), False),
+        (fsdp2("", "0"), (*TRAIN, UNDER, UNFREEZE), False),
+    ],
+)
+def test_a_parameter_that_a_rank_lacks_is_unfrozen_behind_the_mode(
+    plan: Plan, program: tuple[Op, ...], expected: bool
+) -> None:
+    """Of 16 elements and four rank 0 has the first ten, and so none of the bias."""
+    a = anatomy(make(plan, model=MODEL, program=program, frozen=("0.weight", "0.bias")))
+    found = parameter_features(a, "0.bias").get("unfrozen_in_inference", "off")
+    assert found == ("on" if expected else "off")
+
+
+def test_the_backward_of_a_unit_that_is_trained_shards_it_outside_of_the_mode() -> None:
+    program = (Forward(), UNDER, Backward(), UNFREEZE)
+    for frozen, expected in ((("0.bias",), "off"), (("0.weight", "0.bias"), "on")):
+        a = anatomy(make(ORIG, model=MODEL, program=program, frozen=frozen))
+        assert parameter_features(a, "0.bias")["unfrozen_in_inference"] == expected

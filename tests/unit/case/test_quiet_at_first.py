@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from fsdpfuzz.case import Backward, Forward, Op, ZeroGrad
+from fsdpfuzz.case import Backward, Forward, Fsdp1Plan, Fsdp1Unit, Op, ZeroGrad
 from fsdpfuzz.case.units.sharding import Sharding
 from tests.unit.case.test_layer_drop import ONCE, case, having
 from tests.unit.case.test_units import fsdp1
@@ -48,3 +49,45 @@ def test_a_whole_unit_has_gradients_as_a_backward_passes_over_it(
 ) -> None:
     plan = fsdp1("", "layers.1", use_orig_params=True, sharding=sharding)
     assert ("layers.1" in having(case(plan, program), "quiet_graded")) == expected
+
+
+@pytest.mark.parametrize("orig", [False, True])
+@pytest.mark.parametrize(
+    ("offloaded", "program", "flat", "original"),
+    [
+        # The second forward leaves out the first layer.
+        ("layers.0", (*ONCE, ZeroGrad(), *ONCE), True, False),
+        ("layers.0", ONCE, False, False),
+        ("layers.1", (*ONCE, ZeroGrad(), *ONCE), False, False),
+        # It has its gradient still, which is no other one.
+        ("layers.0", (*ONCE, *ONCE), False, False),
+        ("layers.0", (*ONCE, ZeroGrad(), Forward(sync=False), Backward()), False, False),
+        # The third leaves out the second layer.
+        ("layers.0", (*ONCE, ZeroGrad(), Forward(grad=False), *ONCE), False, False),
+    ],
+)
+def test_an_offloaded_unit_is_handed_what_lies_on_the_cpu(
+    orig: bool, offloaded: str, program: tuple[Op, ...], flat: bool, original: bool
+) -> None:
+    """As on two GPUs: gradients of the first backward behind the second, unless cleared late."""
+    plan = Fsdp1Plan(
+        units=(
+            Fsdp1Unit(path="", use_orig_params=orig),
+            Fsdp1Unit(path="layers.0", use_orig_params=orig, cpu_offload=offloaded == "layers.0"),
+            Fsdp1Unit(path="layers.1", use_orig_params=orig, cpu_offload=offloaded == "layers.1"),
+        )
+    )
+    found = having(case(plan, program), "handed_again")
+    assert found == [offloaded] * (original if orig else flat)
+
+
+def test_with_original_parameters_a_unit_is_handed_it_that_a_forward_called() -> None:
+    """The second forward leaves out the first layer, which is the root's."""
+    units = (
+        Fsdp1Unit(path="", use_orig_params=True, cpu_offload=True),
+        Fsdp1Unit(path="layers.1", use_orig_params=True),
+    )
+    program = (*ONCE, ZeroGrad(), *ONCE)
+    assert having(case(Fsdp1Plan(units=units), program), "handed_again") == [""]
+    bare = tuple(msgspec.structs.replace(unit, cpu_offload=False) for unit in units)
+    assert having(case(Fsdp1Plan(units=bare), program), "handed_again") == []
