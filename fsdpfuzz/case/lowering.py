@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fsdpfuzz.case.anatomy import Anatomy
-from fsdpfuzz.case.averaging import average
+from fsdpfuzz.case.averaging import average, forget_replaced, keep_others
 from fsdpfuzz.case.building import build_of, module_of
 from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.case.communication import hooked
@@ -53,7 +53,6 @@ from fsdpfuzz.case.recipe import (
     values,
 )
 from fsdpfuzz.case.tensor_parallel import sharing
-from fsdpfuzz.case.units import lies_on_cpu
 from fsdpfuzz.case.units.sharding import mesh_of
 from fsdpfuzz.case.wrapping import Wrapping
 
@@ -212,24 +211,12 @@ class Lowering:
         yield from self._keep
 
     def before_backward(self) -> Iterator[Statement]:
-        """Drops, in the plain model, gradients that fsdp1 replaces.
-
-        It documents that it does not accumulate reduced gradients under CPU offload
-        (``FullyShardedDataParallel``, "Limitations").
-        """
-        replaced = self.a.canonical_names(
-            [
-                fqn
-                for fqn, owner in self.a.owners.items()
-                if self.a.fsdp1 and owner is not None and lies_on_cpu(self.a.options[owner])
-            ]
-        )
-        if self.reduced and replaced:
-            dropped = call("steps.averaging.drop", _NAMED, literal(replaced))
-            yield Do(call=dropped, who="averaging")
+        """Drops, in the plain model, gradients that fsdp1 replaces."""
+        yield from forget_replaced(self.a) if self.reduced else ()
 
     def after_backward(self) -> Iterator[Statement]:
         """Averages the plain model's gradients, where FSDP reduces its own."""
+        yield from keep_others(self.a) if self.reduced else ()
         self.reduced = not self._unreduced
         self._pending = 0
         now = self._now() if self.a.numbered else None

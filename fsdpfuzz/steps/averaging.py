@@ -75,6 +75,28 @@ def scaled(parameters: Iterable[nn.Parameter], factor: float, freezes: bool = Fa
             p.requires_grad_(trained)
 
 
+def put_aside(
+    named: Mapping[str, nn.Parameter], names: Sequence[str]
+) -> dict[str, torch.Tensor | None]:
+    """Takes the gradients of these parameters, which FSDP replaces under CPU offload."""
+    aside = {name: named[name].grad for name in names}
+    for name in names:
+        named[name].grad = None
+    return aside
+
+
+def put_back(
+    named: Mapping[str, nn.Parameter],
+    aside: Mapping[str, torch.Tensor | None],
+    units: Sequence[Sequence[str]],
+) -> None:
+    """Gives the parameters of each unit that has got no gradient since those that it had."""
+    for names in units:
+        if all(named[name].grad is None for name in names):
+            for name in names:
+                named[name].grad = aside[name]
+
+
 def drop(named: Mapping[str, nn.Parameter], names: Sequence[str]) -> None:
     """Forgets the gradients of these parameters, as FSDP replaces them under CPU offload."""
     for name in names:

@@ -17,13 +17,16 @@ from fsdpfuzz.case import (
     Fsdp1Plan,
     Fsdp1Unit,
     Linear,
+    Node,
+    Op,
+    RequiresGrad,
     Sequential,
     Step,
     anatomy,
     check,
     lower,
 )
-from fsdpfuzz.case.modules import Parametrized, Transposed
+from fsdpfuzz.case.modules import LayerDrop, Parametrized, Transposed
 from fsdpfuzz.case.operations.average_unmanaged import AverageUnmanaged
 from fsdpfuzz.pool import Pool
 from fsdpfuzz.steps import averaging
@@ -167,6 +170,47 @@ def test_only_the_named_gradients_are_dropped() -> None:
     averaging.drop(named, ["b"])
     assert named["a"].grad is not None
     assert named["b"].grad is None
+
+
+def test_units_that_a_backward_leaves_out_have_their_gradients_back() -> None:
+    named = {name: parameter(float(i)) for i, name in enumerate("abcd", 1)}
+    aside = averaging.put_aside(named, ("a", "b", "c"))
+    assert [p.grad is None for p in named.values()] == [True, True, True, False]
+    named["b"].grad = torch.tensor([9.0])
+    averaging.put_back(named, aside, (("a", "b"), ("c",)))
+    # What got one has a new one, and the rest of its unit none of before.
+    grads = [None if p.grad is None else p.grad.tolist() for p in named.values()]
+    assert grads == [None, [9.0], [3.0], [4.0]]
+
+
+@pytest.mark.parametrize(
+    ("model", "program", "steps"),
+    [
+        (LayerDrop(children=(Linear(out=2), Linear(out=2))), (), ["put_aside", "put_back"]),
+        (Sequential(children=(Linear(out=2), Linear(out=2))), (), ["drop"]),
+        (
+            Sequential(children=(Linear(out=2), Linear(out=2))),
+            (RequiresGrad(parameters=("0.weight",), value=False),),
+            ["put_aside", "put_back"],
+        ),
+    ],
+)
+def test_the_plain_model_forgets_what_fsdp1_replaces_under_cpu_offload(
+    model: Node, program: tuple[Op, ...], steps: list[str]
+) -> None:
+    """Before the second backward, and only of units that it may come to."""
+    once: tuple[Op, ...] = (Forward(), Backward())
+    for offload in (True, False):
+        case = CaseSpec(
+            world_size=2,
+            model=model,
+            inputs=Dense(width=2),
+            plan=Fsdp1Plan(units=(Fsdp1Unit(path="", cpu_offload=offload),)),
+            program=(*once, *program, *once),
+        )
+        told = str(lower(anatomy(case)))
+        found = [name for name in ("put_aside", "put_back", "drop") if f"averaging.{name}'" in told]
+        assert found == (steps if offload else [])
 
 
 def test_parameters_of_a_unit_have_gradients_together() -> None:
