@@ -1,41 +1,61 @@
-"""The only file of the loop that drives Hypothesis."""
+"""Cases by Hypothesis's strategies, drawn without its engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
+from typing import TypeVar
 
-import hypothesis
-from hypothesis import HealthCheck, Phase, Verbosity, given
+from hypothesis.control import BuildContext
+from hypothesis.errors import StopTest
 from hypothesis.internal.conjecture.data import ConjectureData
-from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
 from hypothesis.strategies import SearchStrategy
 
 from fsdpfuzz.case import CaseSpec
 from fsdpfuzz.strategies.drawing import purpose
 
-BACKEND = "fsdpfuzz"
-_FEW = 1 << 16
+T = TypeVar("T")
 
 
-class Independent(HypothesisProvider):
-    """Draws as Hypothesis does, each time anew.
+class Sequences:
+    """Random integers, those of each purpose from a sequence of their own.
 
-    For a backend other than its own, Hypothesis makes no variants of earlier draws, and does not
-    begin with small ones. Those variants pay where a failure steers what is drawn next, which it
-    never does here; half of them are a case that was run already. Registered as its documentation
-    of alternative backends has it.
-
-    Choices of each purpose come from a sequence of their own, so that those of one do not move
-    when another makes more or fewer of them.
+    So those of one do not move when another makes more or fewer of them.
     """
 
-    lifetime = "test_case"
-
-    def __init__(self, conjecturedata: ConjectureData | None, /) -> None:
-        super().__init__(conjecturedata)
-        self._sequences: dict[str, Random] = {}
+    def __init__(self, random: Random) -> None:
+        self._random = random
         self._base: int | None = None
+        self._own: dict[str, Random] = {}
+
+    def below(self, values: int) -> int:
+        """An integer from 0 on, one of so many, each as likely as the others."""
+        name = purpose()
+        own = self._own.get(name)
+        if own is None:
+            if self._base is None:
+                self._base = self._random.getrandbits(64)
+            own = self._own[name] = Random(f"{self._base} {name}")
+        return int(own.random() * values)
+
+
+class _Data(ConjectureData):
+    """What strategies draw from.
+
+    Hypothesis keeps each choice, and each span of them, so as to shrink a failing example, which
+    is two thirds of the time of a draw. The loop reduces a finding from its case.
+    """
+
+    def __init__(self, random: Random, simplest: bool) -> None:
+        super().__init__(random=random)
+        self._sequences = None if simplest else Sequences(random)
+
+    def draw(
+        self, strategy: SearchStrategy[T], label: int | None = None, observe_as: str | None = None
+    ) -> T:
+        """A value of another strategy."""
+        return strategy.do_draw(self)
 
     def draw_integer(
         self,
@@ -44,43 +64,26 @@ class Independent(HypothesisProvider):
         *,
         weights: dict[int, float] | None = None,
         shrink_towards: int = 0,
+        forced: int | None = None,
+        observe: bool = True,
     ) -> int:
-        """An integer between two bounds that are not far apart, each as likely as the others.
-
-        Hypothesis looks up constants and inverts a distribution for it, a fifth of the time of a
-        draw; between bounds that are close to each other that one is even, too.
-        """
-        if weights is None and min_value is not None and max_value is not None:
-            values = max_value - min_value + 1
-            if values <= _FEW and self._random is not None:
-                return min_value + int(self._sequence(self._random).random() * values)
-        return super().draw_integer(
-            min_value, max_value, weights=weights, shrink_towards=shrink_towards
-        )
-
-    def _sequence(self, random: Random) -> Random:
-        name = purpose()
-        if name not in self._sequences:
-            if self._base is None:
-                self._base = random.getrandbits(64)
-            self._sequences[name] = Random(f"{self._base} {name}")
-        return self._sequences[name]
-
-
-# By name: Hypothesis imports the class when a test asks for the backend.
-AVAILABLE_PROVIDERS[BACKEND] = f"{__name__}.{Independent.__name__}"
+        """An integer between two bounds, both included, each as likely as the others."""
+        if min_value is None or max_value is None or forced is not None:
+            return super().draw_integer(
+                min_value,
+                max_value,
+                weights=weights,
+                shrink_towards=shrink_towards,
+                forced=forced,
+                observe=observe,
+            )
+        if self._sequences is None:
+            return min(max(shrink_towards, min_value), max_value)
+        return min_value + self._sequences.below(max_value - min_value + 1)
 
 
 class StopRound(BaseException):
-    """Leaves a round at once. Hypothesis takes any `Exception` for a failing example."""
-
-
-class Abort(BaseException):
-    """Carries an error of ours through Hypothesis, which would try to shrink it."""
-
-    def __init__(self, cause: Exception) -> None:
-        self.cause = cause
-        super().__init__(str(cause))
+    """Leaves a round at once, whatever `Exception` is caught on the way."""
 
 
 def drive(
@@ -90,52 +93,19 @@ def drive(
     seed: int,
     max_examples: int,
 ) -> None:
-    """Runs ``body`` on drawn cases until it raises `StopRound`, or there were ``max_examples``.
+    """Runs ``body`` on ``max_examples`` drawn cases at most, or until it raises `StopRound`.
 
-    Any other exception of ``body`` leaves this function. The same seed, number and strategy
-    give the same cases.
+    Any other exception of ``body`` leaves this function. The same seed, number and strategy give
+    the same cases, of which the first is the simplest: it needs the fewest things to go right.
     """
-
-    @hypothesis.settings(
-        max_examples=max_examples,
-        # No shrinking, no reuse: a finding is reduced by the loop, from the case that shows it.
-        phases=(Phase.generate,),
-        # What an earlier run has left there would change what a seed gives.
-        database=None,
-        # Ranks have deadlines of their own; a case may rightly take seconds.
-        deadline=None,
-        # Draws share the cores with ranks that train, and are slow at times.
-        suppress_health_check=list(HealthCheck),
-        verbosity=Verbosity.quiet,
-        backend=BACKEND,
-    )
-    @hypothesis.seed(seed)
-    @given(case=strategy)
-    def drawn(case: CaseSpec) -> None:
-        try:
-            body(case)
-        except Exception as error:
-            raise Abort(error) from error
-
+    random = Random(seed)
     try:
-        drawn()
+        for number in range(max_examples):
+            # What a strategy filters away ends the test case.
+            with suppress(StopTest):
+                data = _Data(random, simplest=number == 0)
+                with BuildContext(data, wrapped_test=body):
+                    case = data.draw(strategy)
+                body(case)
     except StopRound:
         pass
-    except Abort as abort:
-        raise abort.cause from None
-    except Exception as error:
-        interrupt = _interrupt_behind(error)
-        if interrupt is None:
-            raise
-        raise interrupt from None
-
-
-def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """The interrupt that an error of Hypothesis's own follows from.
-
-    One that comes before its engine is there makes it fail in an assertion.
-    """
-    behind: BaseException | None = error
-    while behind is not None and not isinstance(behind, KeyboardInterrupt):
-        behind = behind.__context__
-    return behind

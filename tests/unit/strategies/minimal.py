@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-from fsdpfuzz.loop._hypothesis import BACKEND
+from tests.unit.strategies.engine import BACKEND
 
 T = TypeVar("T")
 

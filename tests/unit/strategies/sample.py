@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from sys import intern
@@ -27,7 +27,7 @@ from hypothesis.statistics import collector
 
 from fsdpfuzz.case import NEWER, CaseSpec, anatomy, case_features, features
 from fsdpfuzz.loop._derived import derived_seed
-from fsdpfuzz.loop._hypothesis import BACKEND
+from fsdpfuzz.loop._hypothesis import drive
 from fsdpfuzz.strategies import FOCUSES, cases
 from fsdpfuzz.strategies.drawing import Focus
 from tests.meta.imports import REPOSITORY, sources
@@ -42,22 +42,25 @@ DECIDES = ("fsdpfuzz.case", "fsdpfuzz.strategies", "fsdpfuzz.errors", "fsdpfuzz.
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Draws of one strategy, and with what status Hypothesis ended its attempts."""
+    """Draws of one strategy, and with what status Hypothesis ended its attempts, if it did any."""
 
     cases: tuple[CaseSpec, ...]
-    statuses: Mapping[str, int]
+    statuses: Mapping[str, int] = field(default_factory=Counter)
     told: tuple[Mapping[str, str], ...] = ()
     """The features of each case, where they are shared as well."""
 
 
-def drawn(
-    strategy: st.SearchStrategy[CaseSpec],
-    count: int,
-    start: int = 1,
-    *,
-    backend: str = BACKEND,
-) -> Sample:
+def drawn(strategy: st.SearchStrategy[CaseSpec], count: int, start: int = 1) -> Sample:
     """``count`` draws as the loop makes them; the same ones for the same ``start``."""
+    found: list[CaseSpec] = []
+    drive(strategy, found.append, seed=start, max_examples=count)
+    return Sample(tuple(found))
+
+
+def by_hypothesis(
+    strategy: st.SearchStrategy[CaseSpec], count: int, start: int = 1, *, backend: str
+) -> Sample:
+    """``count`` draws by Hypothesis's engine."""
     found: list[CaseSpec] = []
     statuses: Counter[str] = Counter()
 
@@ -145,7 +148,7 @@ def sample(focus: Focus, start: int = 1) -> Sample:
 def in_a_test(focus: Focus) -> Sample:
     """`IN_A_TEST` draws of a focus as a test of one's own has them: some vary earlier ones."""
     strategy = cases(focus=focus, world_sizes=WORLD_SIZES, offers=tuple(NEWER))
-    return shared(f"{focus}-test", lambda: drawn(strategy, IN_A_TEST, backend="hypothesis"))
+    return shared(f"{focus}-test", lambda: by_hypothesis(strategy, IN_A_TEST, backend="hypothesis"))
 
 
 @cache

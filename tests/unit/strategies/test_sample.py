@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from fsdpfuzz.strategies import cases
+from fsdpfuzz.strategies import FOCUSES, cases
+from fsdpfuzz.strategies.drawing import Focus
 from tests.meta.imports import sources
 from tests.unit.strategies import sample as samples
-from tests.unit.strategies.sample import Sample, drawn, shared
+from tests.unit.strategies.engine import BACKEND
+from tests.unit.strategies.sample import WORLD_SIZES, Sample, by_hypothesis, drawn, shared
 
 
 def few() -> Sample:
-    return drawn(cases(focus="parity"), 5)
+    return by_hypothesis(cases(focus="parity"), 5, backend=BACKEND)
 
 
 def never() -> Sample:
@@ -55,3 +57,11 @@ def test_the_version_is_that_of_all_that_is_drawn_by(monkeypatch: pytest.MonkeyP
     samples.version.cache_clear()
     assert samples.version() != before
     samples.version.cache_clear()
+
+
+@pytest.mark.parametrize("focus", FOCUSES)
+def test_the_loop_draws_what_the_engine_would(focus: Focus) -> None:
+    strategy = cases(focus=focus, world_sizes=WORLD_SIZES)
+    for start in (1, 2**63 + 5):
+        expected = by_hypothesis(strategy, 25, start, backend=BACKEND)
+        assert drawn(strategy, 25, start).cases == expected.cases
