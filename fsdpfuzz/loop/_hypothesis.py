@@ -101,9 +101,9 @@ def drive(
     random = Random(seed)
     try:
         for number in range(max_examples):
+            data = _Data(random, simplest=number == 0)
             # What a strategy filters away ends the test case.
             with suppress(StopTest):
-                data = _Data(random, simplest=number == 0)
                 with BuildContext(data, wrapped_test=body):
                     case = data.draw(strategy)
                 body(case)

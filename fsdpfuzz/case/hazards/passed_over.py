@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fsdpfuzz.case.hazards.unit_calls import calls_for_backward
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.cpu_offload import lies_on_cpu
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.case.units.use_orig_params import is_flat
@@ -62,7 +63,8 @@ def handed_again(a: Anatomy) -> frozenset[str]:
             called |= calls
             if op.waits:
                 synchronised = op.reduces
-                read |= {p.fqn for p in b.distinct if p.used and b.on_path(p.fqn, calls)}
+                own = (p.fqn for p in b.distinct if p.used and within(p.fqn, op.called))
+                read |= {fqn for fqn in own if b.on_path(fqn, calls)}
             elif op.gives_gradients:
                 graded |= read
                 if synchronised and b.fsdp1:

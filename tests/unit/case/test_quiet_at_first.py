@@ -59,6 +59,8 @@ def test_a_whole_unit_has_gradients_as_a_backward_passes_over_it(
         ("layers.0", (*ONCE, ZeroGrad(), *ONCE), True, False),
         ("layers.0", ONCE, False, False),
         ("layers.1", (*ONCE, ZeroGrad(), *ONCE), False, False),
+        # A forward of the other layer alone.
+        ("layers.0", (Forward(target="layers.1"), Backward()), True, False),
         # It has its gradient still, which is no other one.
         ("layers.0", (*ONCE, *ONCE), False, False),
         ("layers.0", (*ONCE, ZeroGrad(), Forward(sync=False), Backward()), False, False),
