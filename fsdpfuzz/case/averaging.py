@@ -25,24 +25,20 @@ _NAMED, _ASIDE = Variable("named"), Variable("aside")
 
 
 def forget_replaced(a: Anatomy) -> Iterator[Statement]:
-    """Before a backward: drops, in the plain model, gradients that fsdp1 replaces.
+    """Before a backward: puts aside, in the plain model, gradients that fsdp1 replaces.
 
     It documents that it does not accumulate reduced gradients under CPU offload
     (``FullyShardedDataParallel``, "Limitations").
     """
-    units = _offloaded(a)
-    names = literal(tuple(name for names in units for name in names))
-    if units and _may_leave_out(a):
+    if units := _offloaded(a):
+        names = literal(tuple(name for own in units for name in own))
         aside = call("steps.averaging.put_aside", _NAMED, names)
         yield Do(call=aside, into=(_ASIDE,), who="averaging")
-    elif units:
-        yield Do(call=call("steps.averaging.drop", _NAMED, names), who="averaging")
 
 
 def keep_others(a: Anatomy) -> Iterator[Statement]:
     """Behind it: units that it gave nothing still have theirs, in FSDP and in the plain model."""
-    units = _offloaded(a)
-    if units and _may_leave_out(a):
+    if units := _offloaded(a):
         kept = call("steps.averaging.put_back", _NAMED, _ASIDE, literal(units))
         yield Do(call=kept, who="averaging")
 
@@ -53,8 +49,3 @@ def _offloaded(a: Anatomy) -> tuple[tuple[str, ...], ...]:
         return ()
     own = ([p.fqn for p in a.owned[path]] for path, unit in a.options.items() if lies_on_cpu(unit))
     return tuple(tuple(a.canonical_names(names)) for names in own if names)
-
-
-def _may_leave_out(a: Anatomy) -> bool:
-    """Whether a backward may come to other units than the one before."""
-    return bool(a.optional) or any(op.changes_trained or op.called for op in a.case.program)

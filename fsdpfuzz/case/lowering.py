@@ -211,7 +211,7 @@ class Lowering:
         yield from self._keep
 
     def before_backward(self) -> Iterator[Statement]:
-        """Drops, in the plain model, gradients that fsdp1 replaces."""
+        """Puts aside, in the plain model, gradients that fsdp1 replaces."""
         yield from forget_replaced(self.a) if self.reduced else ()
 
     def after_backward(self) -> Iterator[Statement]:
@@ -232,8 +232,8 @@ class Lowering:
         if any(op.parts_ranks for op in self.a.case.program):
             filled = call("steps.averaging.fill", parameters, _DEVICE)
             yield Do(call=filled, who="averaging")
-        # Of a unit that got none at all the gradients stay as they are, and None where they were
-        # dropped: ``_use_sharded_grad_views`` in fsdp/_flat_param.py runs where it got some.
+        # Of a unit that got none at all the gradients stay as they are:
+        # ``_use_sharded_grad_views`` in fsdp/_flat_param.py runs where it got some.
         exact = now is not None and not self.a.switches
         units = graded_together(self.a)
         if together := tuple(u for u in units if not exact or given.intersection(u)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from random import Random
 from typing import TypeVar
 
@@ -102,10 +101,12 @@ def drive(
     try:
         for number in range(max_examples):
             data = _Data(random, simplest=number == 0)
-            # What a strategy filters away ends the test case.
-            with suppress(StopTest):
+            try:
                 with BuildContext(data, wrapped_test=body):
                     case = data.draw(strategy)
-                body(case)
+            except StopTest:
+                # A strategy has filtered it away.
+                continue
+            body(case)
     except StopRound:
         pass

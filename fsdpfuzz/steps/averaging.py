@@ -95,9 +95,3 @@ def put_back(
         if all(named[name].grad is None for name in names):
             for name in names:
                 named[name].grad = aside[name]
-
-
-def drop(named: Mapping[str, nn.Parameter], names: Sequence[str]) -> None:
-    """Forgets the gradients of these parameters, as FSDP replaces them under CPU offload."""
-    for name in names:
-        named[name].grad = None

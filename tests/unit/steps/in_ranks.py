@@ -46,7 +46,7 @@ def averaged(case: CaseSpec, env: RankEnv) -> RankReport:
     once = told("once", named)
     averaging.average(named.values(), lacking=True)
     twice = told("twice", named)
-    averaging.drop(named, ["everywhere"])
+    averaging.put_aside(named, ["everywhere"])
     subject = Subject(warnings=(*filled, *once, *twice, *told("dropped", named)))
     return RankReport(rank=env.rank, digest=digest(case), subjects=(subject,))
 
