@@ -10,12 +10,9 @@ import msgspec
 from fsdpfuzz.case.base import ModulePath, Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Rejection, Simpler
 from fsdpfuzz.case.divide_factor import scaled
-from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Inside, Value, Variable, call
-from fsdpfuzz.case.units import lies_on_cpu
-from fsdpfuzz.case.units.precision import reduced_in
-from fsdpfuzz.case.units.replicas import belongs_to, is_replica
+from fsdpfuzz.case.units.replicas import belongs_to
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.errors import CaseError
 
@@ -107,16 +104,6 @@ class CommunicationDimension(Dimension):
             apis=("fsdp1",),
         ),
     }
-    unit_features: ClassVar[Mapping[str, Feature]] = {
-        "hooked_memory": Feature(
-            about="on when nothing keeps the memory in which an all-reduce hook is given reduced "
-            "gradients: they are added to those that are there, cast, or copied to the CPU, and "
-            "another unit's reduce-scatter may come next on the same stream (fsdp2 only)",
-            group="Training",
-            values=ON,
-            apis=("fsdp2",),
-        ),
-    }
     rejections: ClassVar[tuple[Rejection, ...]] = (
         Rejection(
             name="fsdp1_comm_hook_of_hybrid",
@@ -152,21 +139,6 @@ class CommunicationDimension(Dimension):
         else:
             yield "communication", "own" if told.own else _ALLOCATED[told.allocated]
             yield "all_reduce_hook", on(told.hooked)
-
-    # ``foreach_reduce`` in fsdp/_fully_shard/_fsdp_collectives.py: a gradient that is the first
-    # one, in its own dtype and place, lies in that memory.
-    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
-        """Of the unit, by its options and what its backwards meet."""
-        if a.fsdp1:
-            return
-        unit, told = a.options[path], a.case.communication
-        moved = lies_on_cpu(unit) or reduced_in(unit) not in (None, "float32")
-        # Of what is reduced over replicas, too, FSDP2 keeps the memory until that has ended.
-        alone = a.case.mesh is None and not is_replica(unit)
-        # A root is the last one of its own streams.
-        followed = path not in a.roots or a.case.share_comm_ctx
-        hooked = told is not None and told.hooked and alone and followed
-        yield "hooked_memory", on(hooked and bool(moved or path in reduced_again(a, zeros=True)))
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
         """What differs from the default."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fsdpfuzz.case.paths import within
+
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.operations import Op
@@ -110,3 +112,15 @@ def requires(a: Anatomy, now: Situation) -> Callable[[str], bool]:
         return now.trained[fqn] if owner is None else together[owner]
 
     return requires_grad
+
+
+def read_by(a: Anatomy, called: Collection[str], inside: str = "") -> set[str]:
+    """The parameters, a tied one by its source, that a forward which calls these modules reads.
+
+    By names of them that lie ``inside`` a module: a tied one may be read under one name alone.
+    """
+    return {
+        a.canonical(p.fqn)
+        for p in a.parameters
+        if p.used and within(p.fqn, inside) and a.on_path(p.fqn, called)
+    }

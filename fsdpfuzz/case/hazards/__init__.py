@@ -10,6 +10,7 @@ from fsdpfuzz.case.dimension import Dimension
 from fsdpfuzz.case.hazards.changed_views import ChangedViewsDimension
 from fsdpfuzz.case.hazards.few_elements import FewElementsDimension, single_element_units
 from fsdpfuzz.case.hazards.freed import FreedDimension
+from fsdpfuzz.case.hazards.hooked_memory import HookedMemoryDimension
 from fsdpfuzz.case.hazards.inference import InferenceDimension
 from fsdpfuzz.case.hazards.lost_change import LostChangeDimension
 from fsdpfuzz.case.hazards.lost_state import LostStateDimension
@@ -55,6 +56,7 @@ HAZARDS: tuple[Dimension, ...] = (
     NestedNamesDimension(),
     MovedHooksDimension(),
     LostChangeDimension(),
+    HookedMemoryDimension(),
 )
 
 __all__ = [

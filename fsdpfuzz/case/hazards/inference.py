@@ -12,6 +12,7 @@ from fsdpfuzz.case.hazards.few_elements import lacking_somewhere
 from fsdpfuzz.case.operations.forward import begun_in_inference
 from fsdpfuzz.case.operations.requires_grad import unfrozen_behind_inference
 from fsdpfuzz.case.paths import within
+from fsdpfuzz.case.units import lies_on_cpu
 from fsdpfuzz.case.units.precision import computed_in
 from fsdpfuzz.case.units.sharding import is_whole
 
@@ -26,7 +27,8 @@ class InferenceDimension(Hazard):
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "inference_memory": Feature(
             about="off, on, one shard (of a unit that fsdp2 copies, as it has one shard): when the "
-            "memory into which a unit is gathered, or cast, comes to be under torch.inference_mode",
+            "memory into which a unit is gathered or cast, or gradients are offloaded, comes to be "
+            "under torch.inference_mode",
             group="Training",
             values=("off", "on", "one shard"),
         ),
@@ -55,9 +57,10 @@ class InferenceDimension(Hazard):
         return iter(())
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
-        """Of one unit; what fsdp1 neither gathers nor casts has no such memory."""
-        bare = not a.owned[path]
-        bare |= a.fsdp1 and is_whole(a, path) and computed_in(a.options[path]) is None
+        """Of one unit; what fsdp1 neither gathers nor casts nor offloads has no such memory."""
+        bare, unit = not a.owned[path], a.options[path]
+        kept = computed_in(unit) is None and not lies_on_cpu(unit)
+        bare |= a.fsdp1 and is_whole(a, path) and kept
         # ``FSDPParamGroup.wait_for_unshard`` in fsdp/_fully_shard/_fsdp_param_group.py.
         way = "one shard" if not a.fsdp1 and a.shards(path) == 1 else "on"
         yield "inference_memory", way if path in begun_in_inference(a) and not bare else "off"

@@ -11,7 +11,7 @@ from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.no_gradient import saved_while_whole
 from fsdpfuzz.case.operations.rebuild import loaded_frozen
-from fsdpfuzz.case.operations.state_dict import takes_local
+from fsdpfuzz.case.operations.state_dict import left_out, takes_local
 from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
@@ -54,6 +54,12 @@ def stored_states(a: Anatomy) -> frozenset[str]:
     if not stores or not goes_through(a):
         return frozenset()
     return frozenset(p.fqn for p in a.distinct).difference(a.case.held_out)
+
+
+@lru_cache(maxsize=64)
+def ever_left_out(a: Anatomy) -> frozenset[str]:
+    """Names of what is frozen when a state dict is taken that ignores it."""
+    return frozenset[str]().union(*(left_out(a, at) for at in range(len(a.case.program))))
 
 
 class LostStateDimension(Hazard):
@@ -127,6 +133,13 @@ class LostStateDimension(Hazard):
             group="State",
             values=ON,
         ),
+        "left_out_frozen": Feature(
+            about="on when a state dict without what is frozen is taken while the parameter is "
+            "frozen (fsdp2 only)",
+            group="State",
+            values=ON,
+            apis=("fsdp2",),
+        ),
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
@@ -145,6 +158,8 @@ class LostStateDimension(Hazard):
         if a.fsdp1:
             yield "unstepped", unstepped(a).get(a.canonical(fqn), "off")
             yield "emptied", on(a.canonical(fqn) in emptied(a))
+        else:
+            yield "left_out_frozen", on(fqn in ever_left_out(a))
         # ``_unflatten_optim_state_dict``: goes by the optimizer's parameters, not by what was
         # saved.
         yield "stateless", on(a.canonical(fqn) in stateless(a))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
-from fsdpfuzz.case.flow import requires
+from fsdpfuzz.case.flow import read_by, requires
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.passed_over import (
     handed_again,
@@ -91,10 +91,10 @@ def units_called_without_gradient(a: Anatomy) -> Mapping[str, str]:
                 called = cut = {call.path for call in root_calls(b, now)}
             else:
                 continue
+            read = read_by(b, called)
             for path, owned in b.owned.items():
-                trained = [p.fqn for p in owned if now.trained[p.fqn]]
-                used = [p.fqn for p in owned if p.used and p.fqn in trained]
-                if owned and path in called and not any(b.on_path(n, called) for n in used):
+                trained = {p.fqn for p in owned if now.trained[p.fqn]}
+                if owned and path in called and not read & trained:
                     how = "on" if trained else "frozen" if path in cut else "through"
                     found[path] = how if found.get(path, how) == how else "frozen"
     return found

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from fsdpfuzz.case.flow import read_by
 from fsdpfuzz.case.hazards.unit_calls import calls_for_backward
-from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.cpu_offload import lies_on_cpu
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.case.units.use_orig_params import is_flat
@@ -63,8 +63,7 @@ def handed_again(a: Anatomy) -> frozenset[str]:
             called |= calls
             if op.waits:
                 synchronised = op.reduces
-                own = (p.fqn for p in b.distinct if p.used and within(p.fqn, op.called))
-                read |= {fqn for fqn in own if b.on_path(fqn, calls)}
+                read |= read_by(b, calls, op.called)
             elif op.gives_gradients:
                 graded |= read
                 if synchronised and b.fsdp1:
@@ -115,8 +114,9 @@ def _passed_over(a: Anatomy) -> frozenset[tuple[str, bool, bool]]:
 
 def _reading(a: Anatomy, called: set[str], now: Situation) -> Iterator[str]:
     """The units, of those ``called``, of which the forward reads a parameter that is trained."""
+    read = read_by(a, called)
     for path in called.intersection(a.units):
-        if any(a.on_path(fqn, called) for fqn in _trained(a, path, now)):
+        if read & _trained(a, path, now):
             yield path
 
 

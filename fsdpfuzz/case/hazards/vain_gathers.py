@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
@@ -16,6 +16,7 @@ from fsdpfuzz.case.units.prefetch_list import listed_in_backward
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.modules.walk import Called
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def vain_gathers(a: Anatomy) -> VainGathers:
     for rank in a.telling_ranks if not a.fsdp1 else ():
         called: set[str] = set()
         order: list[tuple[str, str]] = []
+        ended: list[_Ended] = []
         in_vain: set[str] = set()
         for i, op, now in a.situations(rank):
             b = a.at(i)
@@ -46,7 +48,13 @@ def vain_gathers(a: Anatomy) -> VainGathers:
                 found |= in_vain
                 units = units_of_a_forward(b, op, now)
                 called |= units.called
-                order += ((u, c.path) for u, c in calls_of_units(b, op, now) if u in units.reached)
+                calls = list(calls_of_units(b, op, now))
+                order += ((u, c.path) for u, c in calls if u in units.reached)
+                ended += (
+                    _Ended(u, c.path, u in units.reached and c.grad)
+                    for u, c in _by_their_end(calls)
+                    if b.managed.get(u)
+                )
             elif op.gives_gradients:
                 lists, reached = listed_in_backward(b), {unit for unit, _ in order}
                 listed = {
@@ -55,17 +63,62 @@ def vain_gathers(a: Anatomy) -> VainGathers:
                     for path in lists.get(unit, ())
                     if b.managed.get(path) and not _comes_after(order, unit, path)
                 }
-                in_vain = called - reached | listed if reached else set()
+                ahead = _gathered_ahead_of_none(ended, lists)
+                in_vain = called - reached | ahead | listed if reached else set()
                 if op.goes_back_again:
                     reached_next |= reached if in_vain else set()
                     # The order of the forwards is forgotten when a backward ends.
                     in_vain = listed
                 called.clear()
                 order.clear()
+                ended.clear()
             else:
                 # It takes its time, by which what was gathered is there.
                 in_vain.clear()
     return VainGathers(frozenset(found), frozenset(reached_next))
+
+
+def _by_their_end(calls: Sequence[tuple[str, Called]]) -> list[tuple[str, Called]]:
+    """Calls in the order in which they end, of those in which they begin."""
+    ended: list[tuple[str, Called]] = []
+    under_way: list[tuple[str, Called]] = []
+    for unit, call in calls:
+        while under_way and not _holds(under_way[-1][1].path, call.path):
+            ended.append(under_way.pop())
+        under_way.append((unit, call))
+    return ended + under_way[::-1]
+
+
+def _holds(module: str, other: str) -> bool:
+    return module != other and within(other, module)
+
+
+class _Ended(NamedTuple):
+    """A call of a unit that has ended in forward."""
+
+    unit: str
+    path: str
+    reached: bool
+    """Whether a backward comes to it."""
+
+
+# ``FSDPParamGroup._record_post_forward`` counts calls without grad as well, so that
+# ``_backward_prefetch``, which takes the latest call of its unit that is left, takes another one.
+def _gathered_ahead_of_none(ended: Sequence[_Ended], lists: Mapping[str, object]) -> set[str]:
+    """Units that the backward gathers for a call that comes to no backward, by the order of all."""
+    found: set[str] = set()
+    left: dict[str, list[int]] = {}
+    for i, call in enumerate(ended):
+        left.setdefault(call.unit, []).append(i)
+    to_come = [call for call in ended if call.reached]
+    while to_come:
+        call = to_come.pop()
+        i = left[call.unit].pop()
+        if i and not lists.get(call.unit):
+            ahead = ended[i - 1]
+            if not within(call.path, ahead.path) and all(c.unit != ahead.unit for c in to_come):
+                found.add(ahead.unit)
+    return found
 
 
 def _comes_after(order: Sequence[tuple[str, str]], unit: str, other: str) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 
 from fsdpfuzz.case.base import ModulePath, Rank, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler
+from fsdpfuzz.case.flow import read_by
 from fsdpfuzz.case.loss import forgotten, loss_into
 from fsdpfuzz.case.micro_batches import put_off
 from fsdpfuzz.case.names import check_names
@@ -204,8 +205,7 @@ class Forward(OperationBase, tag="forward", frozen=True, kw_only=True):
         now.forwards += 1
         if self.waits and a.numbered:
             called = {call.path for call in a.calls(self, now)}
-            used = (p.fqn for p in a.parameters if p.used and within(p.fqn, self.target))
-            now.read.update(a.canonical(name) for name in used if a.on_path(name, called))
+            now.read.update(read_by(a, called, self.target))
 
     @classmethod
     def values(cls, a: Anatomy) -> Iterator[tuple[str, str]]:

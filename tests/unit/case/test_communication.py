@@ -16,9 +16,12 @@ from fsdpfuzz.case import (
     Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
+    Linear,
     Precision,
     Rebuild,
+    Repeat,
     RequiresGrad,
+    Sequential,
     Sharding,
     ZeroGrad,
     anatomy,
@@ -258,3 +261,16 @@ def test_nothing_keeps_the_memory_that_a_hook_is_given(
     ):
         other = msgspec.structs.replace(given, **kept)
         assert unit_features(anatomy(other), "0")["hooked_memory"] == "off"
+
+
+@pytest.mark.parametrize(("times", "expected"), [(1, "off"), (2, "on")])
+def test_a_unit_that_is_called_twice_adds_to_its_own_gradient(times: int, expected: str) -> None:
+    body = Repeat(body=Linear(out=4, bias=False), times=times)
+    given = msgspec.structs.replace(
+        case(Communication(hooked=True)),
+        model=Sequential(children=(Linear(out=4, bias=False), body)),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="1.body"))),
+        program=(Forward(), Backward()),
+    )
+    check(given)
+    assert unit_features(anatomy(given), "1.body")["hooked_memory"] == expected

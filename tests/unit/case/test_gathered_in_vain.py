@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from fsdpfuzz.case import (
@@ -12,7 +14,9 @@ from fsdpfuzz.case import (
     Fsdp2Unit,
     Idle,
     Linear,
+    Lora,
     Op,
+    Repeat,
     Sequential,
     Step,
     anatomy,
@@ -136,3 +140,46 @@ def test_what_a_list_names_that_the_backward_is_through_with(
     assert vain_gathers(anatomy(case)).units == expected
     again = anatomy(make(case.plan, model=model, program=TWICE))
     assert vain_gathers(again).reached_next == ({*paths} if expected else set())
+
+
+@pytest.mark.parametrize(
+    ("no_grad", "lists", "expected"),
+    [
+        ("off", (), set()),
+        # Each module is called a second time without grad, and backward takes the latest calls.
+        ("body", (), {"1.body.1"}),
+        # Of the second of these units alone, and it comes to the first after that.
+        ("body", ("1.body.0",), {"1.body.1"}),
+    ],
+)
+def test_calls_without_grad_count_in_the_order(
+    no_grad: Literal["off", "body"], lists: tuple[str, ...], expected: set[str]
+) -> None:
+    model = Sequential(children=(Linear(out=4), Repeat(body=CHAIN, no_grad=no_grad)))
+    units = (
+        Fsdp2Unit(path=""),
+        Fsdp2Unit(path="1.body.0"),
+        Fsdp2Unit(path="1.body.1", prefetched_in_backward=lists),
+    )
+    case = make(Fsdp2Plan(units=units), model=model, program=AGAIN)
+    check(case)
+    assert vain_gathers(anatomy(case)).units == expected
+
+
+def test_a_list_takes_the_place_of_the_order() -> None:
+    model = Sequential(children=(Linear(out=4), Repeat(body=CHAIN, no_grad="body")))
+    units = (
+        Fsdp2Unit(path=""),
+        Fsdp2Unit(path="1.body.0", prefetched_in_backward=("",)),
+        Fsdp2Unit(path="1.body.1"),
+    )
+    case = make(Fsdp2Plan(units=units), model=model, program=AGAIN)
+    assert vain_gathers(anatomy(case)).units == set()
+
+
+def test_a_unit_around_others_ends_after_them() -> None:
+    model = Repeat(body=Sequential(children=(Lora(out=4), Linear(out=4))), no_grad="body")
+    case = make(fsdp2("", "body", "body.0", "body.0.base"), model=model, program=AGAIN)
+    check(case)
+    # What base asks for is body, as the last one before it; in backward that holds it still.
+    assert vain_gathers(anatomy(case)).units == set()

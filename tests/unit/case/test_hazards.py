@@ -24,11 +24,13 @@ from fsdpfuzz.case import (
     Sequential,
     Step,
     Switch,
+    Tie,
     anatomy,
     check,
     parameter_features,
     unit_features,
 )
+from fsdpfuzz.case.modules import LayerDrop
 from fsdpfuzz.case.operations import ClearGrad, Interrupt, Op, OptimState, StateDict, ZeroGrad
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
@@ -398,3 +400,33 @@ def test_a_root_that_no_backward_comes_to_is_whole_when_the_optimizer_is_saved(
         inputs=Dense(width=4, requires_grad=requires_grad),
     )
     assert unit_features(anatomy(case), "0")["whole_at_save"] == expected
+
+
+@pytest.mark.parametrize(("start", "expected"), [(1, {}), (2, {"": "on"})])
+def test_a_tied_parameter_is_read_where_one_of_its_names_is(
+    start: int, expected: dict[str, str]
+) -> None:
+    model = LayerDrop(children=(Idle(), Linear(out=4, bias=False)), start=start)
+    tie = Tie(source="layers.0.idle.weight", target="layers.1.weight")
+    case = make(orig(""), model=model, ties=(tie,), program=ONCE)
+    # The first forward leaves out the first child, or the second, which alone reads the weight.
+    assert quiet(case) == expected
+
+
+LEAVES_OUT = StateDict(ignore_frozen=True)
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ((FREEZE, LEAVES_OUT), ["0.weight"]),
+        ((FREEZE, StateDict()), []),
+        ((LEAVES_OUT, FREEZE), []),
+        ((FREEZE, THAW, LEAVES_OUT), []),
+        ((FREEZE, LEAVES_OUT, THAW), ["0.weight"]),
+    ],
+)
+def test_a_parameter_is_frozen_while_a_state_dict_leaves_that_out(
+    program: tuple[Op, ...], expected: list[str]
+) -> None:
+    assert having(make(fsdp2(""), model=LAYERS, program=program), "left_out_frozen") == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fsdpfuzz.case import (
@@ -206,3 +208,19 @@ def test_the_backward_of_a_unit_that_is_trained_shards_it_outside_of_the_mode() 
     for frozen, expected in ((("0.bias",), "off"), (("0.weight", "0.bias"), "on")):
         a = anatomy(make(ORIG, model=MODEL, program=program, frozen=frozen))
         assert parameter_features(a, "0.bias")["unfrozen_in_inference"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "off"),
+        # What its gradients are copied to.
+        ({"cpu_offload": True}, "on"),
+        ({"precision": Precision(param="bfloat16")}, "on"),
+    ],
+)
+def test_a_unit_that_is_not_sharded_may_have_such_memory(
+    options: dict[str, Any], expected: str
+) -> None:
+    given = case(fsdp1("", sharding="NO_SHARD", **options), *FIRST)
+    assert memory(given) == {"": expected}
