@@ -89,12 +89,10 @@ def gathered_in(a: Anatomy, owner: str) -> tuple[str, int]:
     if len(by_dtype) == 1:
         return next(iter(by_dtype)), shard_numel(a, owner)
     numel = {name: shard_numel(a, owner, names) for name, names in by_dtype.items()}
-    there = [name for name in numel if numel[name]]
-    if len(there) <= 1:
-        return (there or list(numel))[0], sum(numel.values())
-    # fsdp2 concatenates parameters of several dtypes as bytes
-    # (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``_get_param_all_gather_inputs``).
-    return "uint8", sum(SENT[name] * numel[name] for name in there)
+    # fsdp2 concatenates parameters of several dtypes as bytes, where those of one have no element,
+    # too (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
+    # ``_get_all_gather_input_metadatas``).
+    return "uint8", sum(SENT[name] * numel[name] for name in numel)
 
 
 def whole_bytes(a: Anatomy, owners: Collection[str]) -> int:

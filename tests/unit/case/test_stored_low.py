@@ -31,6 +31,7 @@ from fsdpfuzz.case import (
     parameter_features,
     unit_features,
 )
+from fsdpfuzz.case.modules import Empty
 from fsdpfuzz.case.operations import Flip, RequiresGrad, Transfer
 from fsdpfuzz.case.stored_low import may_be_stored_low
 from fsdpfuzz.errors import CaseError
@@ -181,6 +182,14 @@ def test_several_dtypes_are_gathered_as_bytes(
     precision: Precision | None, gathered: tuple[str, int]
 ) -> None:
     assert gathered_in(anatomy(case("2", precision=precision)), "") == gathered
+
+
+def test_what_has_no_element_counts_among_the_dtypes() -> None:
+    empty = Sequential(children=(Linear(out=4, bias=False), Empty()))
+    given = case("0", model=empty, frozen=("0.weight", "1.rows"))
+    assert gathered_in(anatomy(given), "") == ("uint8", 2 * 8)
+    plain = msgspec.structs.replace(given, stored_low=())
+    assert gathered_in(anatomy(plain), "") == ("float32", 8)
 
 
 def test_a_unit_by_itself_is_gathered_in_its_dtype() -> None:
