@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.base import Count, Probability, Width
-from fsdpfuzz.case.modules.base import Build, Leaf, Shape, changed, takes_features
+from fsdpfuzz.case.modules.base import (
+    Build,
+    Leaf,
+    Shape,
+    changed,
+    takes_features,
+)
 from fsdpfuzz.case.paths import join
-from fsdpfuzz.case.recipe import Value, call
+from fsdpfuzz.case.recipe import Global, Value, call
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -19,6 +25,9 @@ ATTENTION = (1 << 20) + (96 << 10)
 in forward and 96 KiB in backward, for two tokens as for more."""
 MULTIHEAD = "multihead_attention"
 """The kind of ``nn.MultiheadAttention``."""
+Feedforward = Literal["relu", "silu"]
+"""What PyTorch's transformer layers compute between their two linear layers. Not gelu: on a GPU
+their fast path, which they leave where a module has hooks, takes the tanh approximation of it."""
 # It reads ``out_proj.weight`` and never calls ``out_proj``.
 PROJECTIONS = ("linear",)
 """Kinds of the modules in PyTorch's attention, which are no places."""
@@ -41,6 +50,7 @@ class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
     dropout: Probability = 0.0
     norm_first: bool = False
     causal: bool = False
+    fn: Feedforward = "relu"
 
     def width_after(self, width: int, at: str = "$.model") -> int:
         """Keeps the width, which the heads must divide."""
@@ -64,16 +74,22 @@ class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
             self.dropout,
             self.norm_first,
             self.causal,
+            **feedforward(self.fn),
         )
 
     def draws_random(self) -> bool:
         """Dropout."""
         return self.dropout > 0.0
 
+    def has_kink(self) -> bool:
+        """That of relu."""
+        return self.fn == "relu"
+
     def words(self) -> list[str]:
-        """``2 heads``, ``dropout 0.1``, ``norm_first``, ``causal``."""
+        """``2 heads``, ``dropout 0.1``, ``silu``, ``norm_first``, ``causal``."""
         words = [f"{self.heads} heads"]
         words += [f"dropout {self.dropout:g}"] if self.dropout else []
+        words += [] if self.fn == "relu" else [self.fn]
         return words + [name for name in ("norm_first", "causal") if getattr(self, name)]
 
     def simpler(self) -> Iterator[Node]:
@@ -85,6 +101,13 @@ class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
                 yield changed(self, **{name: False})
         if self.heads > 1:
             yield changed(self, heads=1)
+
+
+def feedforward(fn: Feedforward) -> dict[str, Value]:
+    """The keyword argument for it; none for PyTorch's default."""
+    if fn == "relu":
+        return {}
+    return {"fn": Global(f"torch.nn.functional.{fn}")}
 
 
 def layer_parameters(

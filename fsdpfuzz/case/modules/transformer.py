@@ -6,8 +6,21 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case.base import Count, Probability, Width, written
-from fsdpfuzz.case.modules.base import TOKENS, Brought, Build, Child, NodeBase, Shape
-from fsdpfuzz.case.modules.encoder_layer import ATTENTION, MULTIHEAD, layer_parameters
+from fsdpfuzz.case.modules.base import (
+    TOKENS,
+    Brought,
+    Build,
+    Child,
+    NodeBase,
+    Shape,
+)
+from fsdpfuzz.case.modules.encoder_layer import (
+    ATTENTION,
+    MULTIHEAD,
+    Feedforward,
+    feedforward,
+    layer_parameters,
+)
 from fsdpfuzz.case.modules.walk import Visit, Walk
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Value, call
@@ -31,6 +44,7 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
     encoders: Count = 2
     decoders: Count = 2
     dropout: Probability = written(0.1)
+    fn: Feedforward = "relu"
 
     def width_after(self, width: int, at: str = "$.model") -> int:
         """As many as there are tokens."""
@@ -88,13 +102,19 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
             self.encoders,
             self.decoders,
             self.dropout,
+            **feedforward(self.fn),
         )
 
     def draws_random(self) -> bool:
         """Dropout."""
         return self.dropout > 0.0
 
+    def has_kink(self) -> bool:
+        """That of relu."""
+        return self.fn == "relu"
+
     def words(self) -> list[str]:
-        """``2 heads``."""
+        """``2 heads``, ``silu``."""
         words = [f"{self.heads} heads"]
+        words += [] if self.fn == "relu" else [self.fn]
         return words if self.dropout == 0.1 else [*words, f"dropout {self.dropout:g}"]

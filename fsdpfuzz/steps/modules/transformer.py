@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import relu
 
 
 class TiedTransformer(nn.Module):
@@ -21,11 +24,12 @@ class TiedTransformer(nn.Module):
         encoders: int,
         decoders: int,
         dropout: float,
+        fn: Callable[[Tensor], Tensor] = relu,
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(rows, width)
         self.transformer = nn.Transformer(
-            width, heads, encoders, decoders, hidden, dropout, batch_first=True
+            width, heads, encoders, decoders, hidden, dropout, fn, batch_first=True
         )
         self.head = nn.Linear(width, rows)
         self.head.weight = self.embed.weight
