@@ -128,7 +128,11 @@ class _Told(Mapping[str, str]):
     def _of(self, dimension: Dimension) -> dict[str, str]:
         found = self._found.get(dimension)
         if found is None:
-            found = self._found[dimension] = dict(self._values(dimension))
+            try:
+                found = self._found[dimension] = dict(self._values(dimension))
+            except KeyError as error:
+                # Which `Mapping.get` takes for a feature that nobody told.
+                raise ContractError(f"features of {dimension.name}: {error!r}") from error
             for name in found:
                 if self._dimensions.get(name) is not dimension:
                     raise ContractError(f"{name!r} is a feature that no dimension has declared")

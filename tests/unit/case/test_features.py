@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from fsdpfuzz.case import (
@@ -39,8 +41,10 @@ from fsdpfuzz.case import (
     parameter_features,
     unit_features,
 )
+from fsdpfuzz.case.hazards.hooked_memory import HookedMemoryDimension
 from fsdpfuzz.case.modules import Outputs, SideOutput
 from fsdpfuzz.case.operations import ClearGrad
+from fsdpfuzz.errors import ContractError
 from tests.unit.case.saved import documents, saved
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
@@ -356,3 +360,17 @@ SELDOM = {
 """Features with values that are too seldom drawn to be met with each value of the others."""
 OPEN = {"checkpoint", "steps", "unstepped", "variants", *SELDOM}
 """Features that have more values than are listed, or as many as one likes."""
+
+
+def test_a_feature_that_cannot_be_told_is_no_feature_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a = anatomy(make(fsdp2("")))
+
+    def broken(*_: object) -> Iterator[tuple[str, str]]:
+        raise KeyError("1.body")
+
+    monkeypatch.setattr(HookedMemoryDimension, "unit_values", broken)
+    with pytest.raises(ContractError, match=r"features of hooked_memory: KeyError\('1.body'\)"):
+        # Which takes a KeyError for a name that is not there.
+        unit_features(a, "").get("hooked_memory")
