@@ -110,34 +110,41 @@ def called_repeatedly(a: Anatomy, path: str) -> bool:
 # An iteration ends for fsdp1's check of the order with the post-backward callback, which calls
 # ``_ExecOrderData.next_iter`` in fsdp/_exec_order_utils.py.
 @lru_cache(maxsize=64)
-def calls_a_unit_again(a: Anatomy) -> bool:
-    """Whether a unit is called several times from the end of a backward to that of the next.
+def units_called_again(a: Anatomy) -> Mapping[str, bool]:
+    """Units called several times from the end of a backward to that of the next.
 
-    A checkpoint calls the units in it again during the backward. Calls of an evaluation, in eval
-    mode and under ``no_grad``, do not count: fsdp1's check of their order leaves them out.
+    True for those of which that is so after the first backward, too. A checkpoint calls the units
+    in it again during the backward. Calls of an evaluation, in eval mode and under ``no_grad``, do
+    not count: fsdp1's check of their order leaves them out.
     """
     again = [c for c in a.case.checkpoints if c.recomputes]
-    if any(
-        within(module, c.path) and (module != c.path or side_of(a, c) == "around")
-        for c in again
-        for module in a.unit_at
-    ):
-        return True
-    units = frozenset(a.unit_at)
+    backwards = [op for op in a.case.program if op.gives_gradients]
+    several = len(backwards) > 1 or any(op.goes_back_again for op in backwards)
+    found = {
+        unit: several
+        for module, unit in a.unit_at.items()
+        if any(
+            within(module, c.path) and (module != c.path or side_of(a, c) == "around")
+            for c in again
+        )
+    }
     for rank in a.telling_ranks:
         called: set[str] = set()
+        first = True
         for _, op, now in a.situations(rank):
             if op.gives_gradients or op.renews:
                 # A backward ends the iteration, as a new wrapping does.
                 called.clear()
+                first = op.renews
             # ``_check_order`` returns at once in eval mode: no post-backward callback ends the
             # iteration.
             elif isinstance(op, Forward) and (now.training or op.grad):
                 for call in a.calls(op, now):
-                    if call.path in called:
-                        return True
-                    called.update({call.path} & units)
-    return False
+                    unit = a.unit_at.get(call.path)
+                    if unit is not None and call.path in called:
+                        found[unit] = found.get(unit, False) or not first
+                    called.add(call.path)
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -313,6 +320,12 @@ class UnitCallsDimension(Hazard):
             group="Wrapping",
             values=ON,
         ),
+        "called_again_later": Feature(
+            about="on when the unit is called several times before a backward ends that is not the "
+            "first one, as unit_called_again counts them",
+            group="Wrapping",
+            values=ON,
+        ),
         "forgotten": Feature(
             about="on when outputs of the unit before a backward require grad, and the last one "
             "does not (fsdp1 only)",
@@ -332,7 +345,7 @@ class UnitCallsDimension(Hazard):
         yield "identity_unit", on(bool(identity_units(a)))
         yield "uncalled_unit", on(not called_units(a).issuperset(a.units))
         yield "late_unit", on(bool(late_units(a)))
-        yield "unit_called_again", on(calls_a_unit_again(a))
+        yield "unit_called_again", on(bool(units_called_again(a)))
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """The same of one unit."""
@@ -343,6 +356,7 @@ class UnitCallsDimension(Hazard):
         again = any(within(n, r) and n != r for n in names for r in repeats)
         yield "repeated", on(again)
         yield "called", on(path in called_units(a))
+        yield "called_again_later", on(units_called_again(a).get(path, False))
         yield "left_out", on(path in units_left_out(a))
         yield "left_behind", on(path in units_left_behind(a))
         yield "late", on(path in late_units(a))
