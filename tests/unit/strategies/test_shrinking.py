@@ -87,7 +87,7 @@ class Wanted:
 
 
 WANTED: dict[str, Wanted] = {
-    "sharding": Wanted("parity", "fsdp1", has("sharding", "NO_SHARD"), ("sharding",)),
+    "sharding": Wanted("parity", "fsdp1", has("sharding", "NO_SHARD"), ("sharding",), start=1),
     "use_orig_params": Wanted(
         "parity", "fsdp1", has("use_orig_params", "on"), ("use_orig_params",)
     ),
@@ -150,7 +150,9 @@ WANTED: dict[str, Wanted] = {
     "state_dict": Wanted(
         "state_dict", "fsdp1", has("state_dict", "sharded"), operations=4, start=1
     ),
-    "accumulation": Wanted("parity", "fsdp1", has("accumulation", "no_sync"), operations=5),
+    "accumulation": Wanted(
+        "parity", "fsdp1", has("accumulation", "no_sync"), operations=5, start=3
+    ),
     "optimizer": Wanted("parity", "fsdp1", has("optimizer", "adam"), ("optimizer",)),
     "loss": Wanted("parity", "fsdp2", has("loss", "sum"), ("loss",)),
     "debug_level": Wanted("parity", "fsdp1", has("debug_level", "DETAIL"), ("debug_level",)),
