@@ -40,8 +40,7 @@ HEADROOM = 2.0**-4
 it divides, and what leaves the range on the way to a result is infinite for good."""
 UNLIKE = 2.0**-4
 """How far the plain model in float32 may be from float64, as a share of the largest element: there
-are no kinks in what is drawn, but for the relu of PyTorch's transformer layers, of which one in
-millions is near enough to 0; and of 700 cases none came to a thousandth of this."""
+are no kinks in what is drawn, and of 700 cases none came to a thousandth of this."""
 UNLIKE_LOW = 0.4
 """The same where parameters are stored in bfloat16, in which their layers then compute."""
 DIVERGED = 1e300

@@ -19,7 +19,7 @@ class EncoderLayerStrategy(ModuleStrategy):
         return slot.width >= MIN_WIDTH and growth.d.case.inputs.length is not None
 
     def draw(self, growth: Growth, slot: Slot) -> Node:
-        """Shrinks towards one head, no dropout, no mask, silu."""
+        """Shrinks towards one head, no dropout, no mask."""
         d = growth.d
         growth.leaves -= 1
         return EncoderLayer(
@@ -28,7 +28,7 @@ class EncoderLayerStrategy(ModuleStrategy):
             dropout=d.pick((0.0, 0.0, 0.0, 0.1)),
             norm_first=d.chance(50),
             causal=d.chance(50),
-            fn=d.pick(("silu", "relu")),
+            fn="silu",
         )
 
 

@@ -16,7 +16,7 @@ class TransformerStrategy(ModuleStrategy):
         return slot.width == TOKENS
 
     def draw(self, growth: Growth, slot: Slot) -> Node:
-        """Shrinks towards one layer of one head on each side, without dropout, and silu."""
+        """Shrinks towards one layer of one head on each side, without dropout."""
         d = growth.d
         growth.leaves -= 3
         heads = d.between(1, 2)
@@ -29,7 +29,7 @@ class TransformerStrategy(ModuleStrategy):
             encoders=d.between(1, 2),
             decoders=d.between(1, 2),
             dropout=d.pick((0.0, 0.0, 0.1)),
-            fn=d.pick(("silu", "relu")),
+            fn="silu",
         )
 
 

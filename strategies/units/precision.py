@@ -22,8 +22,7 @@ def draw(d: Drawing) -> None:
     Buffers are cast as parameters are, which fsdp2 cannot do: what they scale has to fit the next
     layer, unless somebody's own model was seen to run with buffers in float32. So units of fsdp2
     that hold any stay as they are, and those beside them put out float32. The gradient of a
-    gain is a sum over all that it scales, which may cancel but for rounding, and at a kink rounding
-    decides on all of a gradient. What a norm makes of a
+    gain is a sum over all that it scales, which may cancel but for rounding. What a norm makes of a
     row that was dropped can leave the range of float16. A layer in no unit, as a program without
     training may have it, takes float32 alone. What is called by a method of its own has inputs that
     another hook casts.
@@ -31,8 +30,7 @@ def draw(d: Drawing) -> None:
     buffers = any(place.buffers for place in d.a.places)
     own, casts = d.a.imported, d.a.fsdp1 and "" in d.a.units
     beside = buffers and not casts and own is None
-    nodes = [place.node for place in d.a.places if place.node is not None]
-    if any(isinstance(node, Dropout | Gain) or node.has_kink() for node in nodes) or (
+    if any(isinstance(place.node, Dropout | Gain) for place in d.a.places) or (
         beside and d.a.fsdp1
     ):
         return

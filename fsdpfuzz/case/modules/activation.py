@@ -40,10 +40,6 @@ class Activation(Leaf, tag="activation", frozen=True, kw_only=True):
         """PyTorch's own."""
         return call(f"torch.nn.{_CLASSES[self.fn]}")
 
-    def has_kink(self) -> bool:
-        """That of relu, at 0."""
-        return self.fn == "relu"
-
     def words(self) -> list[str]:
         """The function's name."""
         return [self.fn]

@@ -278,10 +278,6 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Whether a forward in train mode draws random numbers."""
         return False
 
-    def has_kink(self) -> bool:
-        """Whether it computes a function with a kink, where rounding may decide on a gradient."""
-        return False
-
     def words(self) -> list[str]:
         """Its options in a few words, without what is at PyTorch's default."""
         return []

@@ -26,8 +26,9 @@ in forward and 96 KiB in backward, for two tokens as for more."""
 MULTIHEAD = "multihead_attention"
 """The kind of ``nn.MultiheadAttention``."""
 Feedforward = Literal["relu", "silu"]
-"""What PyTorch's transformer layers compute between their two linear layers. Not gelu: on a GPU
-their fast path, which they leave where a module has hooks, takes the tanh approximation of it."""
+"""What PyTorch's transformer layers compute between their two linear layers. At the kink of relu
+rounding decides on all of a gradient, so it is not drawn. Nor is there gelu: on a GPU their fast
+path, which they leave where a module has hooks, takes the tanh approximation of it."""
 # It reads ``out_proj.weight`` and never calls ``out_proj``.
 PROJECTIONS = ("linear",)
 """Kinds of the modules in PyTorch's attention, which are no places."""
@@ -80,10 +81,6 @@ class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
     def draws_random(self) -> bool:
         """Dropout."""
         return self.dropout > 0.0
-
-    def has_kink(self) -> bool:
-        """That of relu."""
-        return self.fn == "relu"
 
     def words(self) -> list[str]:
         """``2 heads``, ``dropout 0.1``, ``silu``, ``norm_first``, ``causal``."""

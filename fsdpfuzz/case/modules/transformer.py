@@ -109,10 +109,6 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
         """Dropout."""
         return self.dropout > 0.0
 
-    def has_kink(self) -> bool:
-        """That of relu."""
-        return self.fn == "relu"
-
     def words(self) -> list[str]:
         """``2 heads``, ``silu``."""
         words = [f"{self.heads} heads"]

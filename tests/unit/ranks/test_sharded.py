@@ -23,6 +23,7 @@ SMALL = 100_000
 """Elements of parameters up to which a case is looked at."""
 OTHER_UNITS = (
     "fsdp1-low-precision-leaves",
+    "fsdp1-low-precision-tied-leaves",
     "fsdp1-offloaded-change-behind-a-hook",
     "fsdp1-unit-without-elements",
     "fsdp2-replicated-allocated",
