@@ -44,17 +44,18 @@ def vain_gathers(a: Anatomy) -> VainGathers:
         in_vain: set[str] = set()
         for i, op, now in a.situations(rank):
             b = a.at(i)
+            units, calls = units_of_a_forward(b, op, now), list(calls_of_units(b, op, now))
+            ended += (
+                _Ended(u, c.path, op.waits and u in units.reached and c.grad)
+                for u, c in _by_their_end(calls)
+                if b.managed.get(u)
+            )
+            if op.renews:
+                ended.clear()
             if op.waits:
                 found |= in_vain
-                units = units_of_a_forward(b, op, now)
                 called |= units.called
-                calls = list(calls_of_units(b, op, now))
                 order += ((u, c.path) for u, c in calls if u in units.reached)
-                ended += (
-                    _Ended(u, c.path, u in units.reached and c.grad)
-                    for u, c in _by_their_end(calls)
-                    if b.managed.get(u)
-                )
             elif op.gives_gradients:
                 lists, reached = listed_in_backward(b), {unit for unit, _ in order}
                 listed = {

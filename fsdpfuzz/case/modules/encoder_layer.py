@@ -6,13 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fsdpfuzz.case.base import Count, Probability, Width
-from fsdpfuzz.case.modules.base import (
-    Build,
-    Leaf,
-    Shape,
-    changed,
-    takes_features,
-)
+from fsdpfuzz.case.modules.base import Build, Leaf, Shape, changed, takes_features
 from fsdpfuzz.case.paths import join
 from fsdpfuzz.case.recipe import Global, Value, call
 from fsdpfuzz.errors import CaseError

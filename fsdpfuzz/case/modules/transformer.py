@@ -6,14 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case.base import Count, Probability, Width, written
-from fsdpfuzz.case.modules.base import (
-    TOKENS,
-    Brought,
-    Build,
-    Child,
-    NodeBase,
-    Shape,
-)
+from fsdpfuzz.case.modules.base import TOKENS, Brought, Build, Child, NodeBase, Shape
 from fsdpfuzz.case.modules.encoder_layer import (
     ATTENTION,
     MULTIHEAD,

@@ -16,6 +16,7 @@ from fsdpfuzz.case import (
     Linear,
     Lora,
     Op,
+    Rebuild,
     Repeat,
     Sequential,
     Step,
@@ -162,6 +163,29 @@ def test_calls_without_grad_count_in_the_order(
         Fsdp2Unit(path="1.body.1", prefetched_in_backward=lists),
     )
     case = make(Fsdp2Plan(units=units), model=model, program=AGAIN)
+    check(case)
+    assert vain_gathers(anatomy(case)).units == expected
+
+
+LOOK = Forward(grad=False)
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        # Seen on gloo (2.13): all-gathers of 0, 1; 0, 1; and in backward of 1, 0 and 1.
+        ((LOOK, *AGAIN), {"1"}),
+        # A step later the calls are still there.
+        ((*ONCE, LOOK, Step(), *AGAIN), {"1"}),
+        # The next backward has forgotten them.
+        ((LOOK, *ONCE, Step(), *AGAIN), set()),
+        ((LOOK, Rebuild(plan=fsdp2("", "0", "1")), *AGAIN), set()),
+    ],
+)
+def test_forwards_without_a_backward_count_in_the_order(
+    program: tuple[Op, ...], expected: set[str]
+) -> None:
+    case = make(fsdp2("", "0", "1"), model=CHAIN, program=program)
     check(case)
     assert vain_gathers(anatomy(case)).units == expected
 
