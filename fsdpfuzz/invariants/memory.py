@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case import WIDTHS, Anatomy
+from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.recipe import MODEL, Do, Items, Value, Variable, call
 from fsdpfuzz.expect import (
     grad_bytes,
@@ -282,17 +283,12 @@ def tracked_at_least(a: Anatomy) -> int:
     """
     case = a.case
     adam = case.optimizer is not None and case.optimizer.adapts
-    plain = grads_known_every_step(a) and not case.held_out
+    plain = all_called(a) and not case.held_out and not may_lack_grads(a)
     # The least of all ranks, so that one bound holds on each: shards are uneven.
     moments = 2 * min(grad_bytes(a, rank) for rank in range(case.world_size))
     whole = unit_numel(a) * _item(a) if all_called(a) else 0
     stepped = adam and plain and steps_after_backward(a)
     return shard_bytes(a) + max(whole, moments if stepped else 0)
-
-
-def grads_known_every_step(a: Anatomy) -> bool:
-    """Whether an optimizer step sees all gradients: nothing frozen, unused or left out."""
-    return all_called(a) and not a.case.frozen and all(p.used for p in a.parameters)
 
 
 def all_called(a: Anatomy) -> bool:

@@ -21,6 +21,7 @@ from fsdpfuzz.case import (
     Sequential,
     StateDict,
     Step,
+    Switch,
     anatomy,
     digest,
 )
@@ -283,6 +284,31 @@ def test_without_a_device_the_peak_holds_what_must_be_there_at_once() -> None:
     least = SHARDS + max(moments, unit)
     assert tracked(least) == []
     assert tracked(least - 1) == ["tracker_accuracy/mismatch/fsdp2:least-less"]
+
+
+def test_branches_that_no_forward_takes_have_no_moments() -> None:
+    """AdamW made some for one of three: a tracker that saw 120 bytes had seen all there was."""
+    branches = Switch(children=(Linear(out=2, bias=False),) * 3)
+    ignored = Fsdp2Plan(units=(Fsdp2Unit(path="", ignored=("",)),))
+    case = msgspec.structs.replace(
+        TRACKED,
+        model=branches,
+        inputs=Dense(width=2),
+        plan=ignored,
+        optimizer=Optimizer(name="adamw"),
+    )
+
+    def found(peak: int) -> list[str]:
+        seen = [subject(rank, states_taken=0, tracker_peak=peak) for rank in range(2)]
+        return [
+            f.key
+            for f in judge(case, observed(case, *seen)).findings
+            if f.invariant == "tracker_accuracy"
+        ]
+
+    parameters = 3 * 4 * 4
+    assert found(parameters) == []
+    assert found(parameters - 1) == ["tracker_accuracy/mismatch/fsdp2:least-less"]
 
 
 def test_the_tracker_counts_all_shards_and_rounds_only_as_the_device_does() -> None:
