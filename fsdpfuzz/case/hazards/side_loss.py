@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,6 +17,7 @@ from fsdpfuzz.case.units.replicas import belongs_to
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.modules.base import NodeBase
 
 _ORDER = ("no", "silent", "layer", "apart", "first", "recomputed", "below", "alone")
 
@@ -88,13 +89,14 @@ def _of_output(node: SideOutput) -> bool:
     return node.on != "input" or node.body.returns_its_input()
 
 
-# A recomputation calls fsdp1's hooks once more, and ends before the last of them.
+# A recomputation calls fsdp1's hooks once more, and ends before the last of them: where nothing
+# behind what is kept is needed.
 def _recomputed(a: Anatomy, module: str, path: str) -> bool:
     """Whether a checkpoint recomputes what a module of a unit, and the one at ``path``, put out."""
     return any(
         c.recomputes
         and within(path, c.path)
-        and c.path in _passing_on(a, path)
+        and c.path in _ending_with(a, path)
         and (a.fsdp1 or (within(c.path, module) and (c.path, side_of(a, c)) != (module, "around")))
         for c in a.case.checkpoints
     )
@@ -103,6 +105,16 @@ def _recomputed(a: Anatomy, module: str, path: str) -> bool:
 @lru_cache(maxsize=64)
 def _passing_on(a: Anatomy, path: str) -> frozenset[str]:
     """FQNs of the modules that put out what the one at ``path`` in them does, itself among them."""
+    return _around(a, path, lambda node: node.passed_on())
+
+
+@lru_cache(maxsize=64)
+def _ending_with(a: Anatomy, path: str) -> frozenset[str]:
+    """FQNs of the modules that compute nothing that a backward needs behind the one at ``path``."""
+    return _around(a, path, lambda node: node.ends_with())
+
+
+def _around(a: Anatomy, path: str, handed: Callable[[NodeBase], Iterable[str]]) -> frozenset[str]:
     found = {path}
     at: str | None = path
     while at:
@@ -110,9 +122,12 @@ def _passing_on(a: Anatomy, path: str) -> frozenset[str]:
         # Those that a node brings along have none, and hand on what lies in them.
         outer = innermost(around, [p.path for p in a.places if p.node is not None])
         node = None if outer is None else a.by_path[outer].node
-        if outer is None or node is None or at not in (join(outer, n) for n in node.passed_on()):
+        if outer is None or node is None:
             break
-        found.update(p for p in a.by_path if within(at, p) and within(p, outer))
+        found.update(p for p in a.by_path if within(at, p) and within(p, outer) and p != outer)
+        if at not in (join(outer, name) for name in handed(node)):
+            break
+        found.add(outer)
         at = outer
     return frozenset(found)
 

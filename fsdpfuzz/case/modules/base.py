@@ -231,6 +231,11 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         found = self.last()
         return iter(() if found is None else (found[0],))
 
+    # A recomputation ends there: it stops once it has the last of what the backward needs.
+    def ends_with(self) -> Iterator[str]:
+        """FQNs of the modules in it behind which it computes nothing that a backward needs."""
+        return self.passed_on()
+
     # Autograd refuses to go back through what saved its own output, as tanh does, once that is
     # changed in place.
     def changeable(self) -> bool:

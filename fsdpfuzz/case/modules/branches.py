@@ -89,6 +89,11 @@ class Branches(NodeBase, tag="branches", frozen=True, kw_only=True):
             out |= yield from walk.visit(child, inner, x, grad=grad)
         return out
 
+    def ends_with(self) -> Iterator[str]:
+        """The last child: what joins or adds them up keeps nothing."""
+        name = f"branches.{len(self.children) - 1}"
+        yield from (name, f"{name}.inner") if self.side else (name,)
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         children: list[Value] = []

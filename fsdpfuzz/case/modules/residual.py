@@ -29,6 +29,10 @@ class Residual(Around, tag="residual", frozen=True, kw_only=True):
         """The body."""
         return x | (yield from walk.visit(self.body, join(path, "body"), x, grad=grad))
 
+    def ends_with(self) -> Iterator[str]:
+        """The body: of a sum the backward needs no terms."""
+        yield "body"
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         return call("steps.modules.residual.Residual", build(Child("body", self.body, width)))

@@ -31,12 +31,14 @@ from fsdpfuzz.case import (
     unit_features,
 )
 from fsdpfuzz.case.modules import (
+    Branches,
     Experts,
     Idle,
     InPlace,
     Keyed,
     LayerDrop,
     Method,
+    Node,
     Outputs,
     Repeat,
     Residual,
@@ -73,6 +75,15 @@ AROUND_IT = (
     (Residual(body=ON_OUTPUT), "no"),
 )
 """Modules around it, and how its layer then lies to what they put out."""
+RECOMPUTED: tuple[tuple[str, Node, str], ...] = (
+    ("body", Residual(body=PLAIN), "recomputed"),
+    ("branches.1", Branches(children=(BODY, PLAIN), merge="sum"), "recomputed"),
+    ("branches.1", Branches(children=(BODY, PLAIN), merge="stack", side=True), "recomputed"),
+    ("branches.0", Branches(children=(PLAIN, BODY), merge="sum"), "no"),
+    ("1.body", Sequential(children=(BODY, Residual(body=PLAIN))), "recomputed"),
+    ("0.body", Sequential(children=(Residual(body=PLAIN), BODY)), "no"),
+)
+"""Modules that a checkpoint recomputes, and how what is kept in one lies to what its unit does."""
 LEFT_ALONE = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0", ignored=("0.layer",))))
 FROZEN = ("0.body.weight", "0.body.bias")
 
@@ -157,6 +168,15 @@ def test_it_puts_out_what_its_body_does() -> None:
         (fsdp2("", "0"), PLAIN, {"checkpoints": (AROUND,)}, {"0": "no"}),
         (fsdp1("0", ""), PLAIN, {"checkpoints": (AROUND,)}, {"0": "recomputed"}),
         (fsdp2(""), PLAIN, {"checkpoints": (INSIDE,)}, {"": "no"}),
+        *(
+            (
+                fsdp1("", path),
+                PLAIN,
+                {"model": around, "checkpoints": (Checkpoint(path=""),)},
+                {"": "no", path: how},
+            )
+            for path, around, how in RECOMPUTED
+        ),
         (fsdp2("", "0"), PLAIN, {"checkpoints": (Checkpoint(path="0.body"),)}, {"0": "no"}),
         # The root puts out something that requires grad: its callback reduces what is left.
         (fsdp2("", "0"), ON_INPUT, {"frozen": FROZEN}, {"": "no", "0": "no"}),
