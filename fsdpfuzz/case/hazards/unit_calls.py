@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -216,15 +216,28 @@ def calls_for_backward(a: Anatomy, op: Op, now: Situation) -> list[Called]:
     return list(a.calls(op, now)) if isinstance(op, Forward) and op.grad else []
 
 
+def gives_grad(a: Anatomy, now: Situation) -> Callable[[Called], bool]:
+    """Whether what a call puts out may require grad, where gradients are recorded in it.
+
+    Only what a module is given, and what of its parameters is trained, is asked.
+    """
+    requires_grad = requires(a, now)
+    trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
+
+    def gives(call: Called) -> bool:
+        return call.input_grad or any(within(fqn, call.path) for fqn in trained)
+
+    return gives
+
+
 def units_of_a_forward(a: Anatomy, op: Op, now: Situation) -> UnitsOfAForward:
     """The units of one operation; none if it is no forward."""
     called: set[str] = set()
     reached: set[str] = set()
-    requires_grad = requires(a, now)
-    trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
+    gives = gives_grad(a, now)
     for unit, call in calls_of_units(a, op, now):
         called.add(unit)
-        if call.input_grad or any(within(fqn, call.path) for fqn in trained):
+        if gives(call):
             reached.add(unit)
     return UnitsOfAForward(frozenset(called), frozenset(reached))
 
@@ -240,13 +253,10 @@ def units_forgotten(a: Anatomy) -> frozenset[str]:
         for i, op, now in a.situations(rank):
             b = a.at(i)
             if isinstance(op, Forward) and op.grad:
-                requires_grad = requires(b, now)
-                trained = [p.fqn for p in b.parameters if p.used and requires_grad(p.fqn)]
+                gives = gives_grad(b, now)
                 for call in b.calls(op, now):
                     if call.grad and call.path in b.unit_at:
-                        own = any(within(fqn, call.path) for fqn in trained)
-                        seen = required.setdefault(b.unit_at[call.path], [])
-                        seen.append(own or call.input_grad)
+                        required.setdefault(b.unit_at[call.path], []).append(gives(call))
             elif op.gives_gradients or op.renews:
                 found |= {unit for unit, seen in required.items() if any(seen) and not seen[-1]}
                 required.clear()

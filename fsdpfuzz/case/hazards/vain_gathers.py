@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.hazards.unit_calls import calls_of_units, units_of_a_forward
+from fsdpfuzz.case.hazards.unit_calls import calls_of_units, gives_grad, units_of_a_forward
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.prefetch_list import listed_in_backward
 
@@ -45,8 +45,9 @@ def vain_gathers(a: Anatomy) -> VainGathers:
         for i, op, now in a.situations(rank):
             b = a.at(i)
             units, calls = units_of_a_forward(b, op, now), list(calls_of_units(b, op, now))
+            gives = gives_grad(b, now)
             ended += (
-                _Ended(u, c.path, op.waits and u in units.reached and c.grad)
+                _Ended(u, c.path, op.waits and c.grad and gives(c))
                 for u, c in _by_their_end(calls)
                 if b.managed.get(u)
             )

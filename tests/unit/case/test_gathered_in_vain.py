@@ -207,3 +207,23 @@ def test_a_unit_around_others_ends_after_them() -> None:
     check(case)
     # What base asks for is body, as the last one before it; in backward that holds it still.
     assert vain_gathers(anatomy(case)).units == set()
+
+
+@pytest.mark.parametrize(
+    ("frozen", "expected"),
+    [
+        # What its first call puts out requires no grad, and what the second does.
+        (("body.0.weight",), {"body.0"}),
+        ((), set()),
+        (("body.1.weight",), set()),
+    ],
+)
+def test_a_frozen_first_unit_that_is_called_again_is_gathered_for_its_first_call(
+    frozen: tuple[str, ...], expected: set[str]
+) -> None:
+    paths = ("", "body.0", "body.1")
+    case = make(fsdp2(*paths), model=Repeat(body=CHAIN), program=AGAIN, frozen=frozen)
+    check(case)
+    assert vain_gathers(anatomy(case)).units == expected
+    again = anatomy(make(case.plan, model=case.model, program=TWICE, frozen=frozen))
+    assert vain_gathers(again).reached_next == ({*paths} if expected else set())
