@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fsdpfuzz.case.dimension import Dimension
 from fsdpfuzz.case.hazards.changed_views import ChangedViewsDimension
+from fsdpfuzz.case.hazards.empty_experts import EmptyExpertsDimension
 from fsdpfuzz.case.hazards.few_elements import FewElementsDimension, single_element_units
 from fsdpfuzz.case.hazards.freed import FreedDimension
 from fsdpfuzz.case.hazards.hooked_memory import HookedMemoryDimension
@@ -57,6 +58,7 @@ HAZARDS: tuple[Dimension, ...] = (
     MovedHooksDimension(),
     LostChangeDimension(),
     HookedMemoryDimension(),
+    EmptyExpertsDimension(),
 )
 
 __all__ = [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.flow import requires
 from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.hazards.passing_on import ending_with, passing_on
 from fsdpfuzz.case.modules.side_output import LAYER, SideOutput, beside
 from fsdpfuzz.case.operations.interrupt import root_calls
 from fsdpfuzz.case.paths import innermost, join, within
@@ -17,7 +18,6 @@ from fsdpfuzz.case.units.replicas import belongs_to
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
-    from fsdpfuzz.case.modules.base import NodeBase
 
 _ORDER = ("no", "silent", "layer", "apart", "first", "recomputed", "below", "alone")
 
@@ -51,7 +51,7 @@ def side_losses(a: Anatomy) -> Mapping[str, str]:
             how = "no"
             if unit == owner and _speaker(a, unit) in silent:
                 how = "alone"
-            elif _of_output(node) and module in _passing_on(a, place.path):
+            elif _of_output(node) and module in passing_on(a, place.path):
                 if _recomputed(a, module, place.path):
                     how = "recomputed"
                 elif node.on != "no":
@@ -96,40 +96,10 @@ def _recomputed(a: Anatomy, module: str, path: str) -> bool:
     return any(
         c.recomputes
         and within(path, c.path)
-        and c.path in _ending_with(a, path)
+        and c.path in ending_with(a, path)
         and (a.fsdp1 or (within(c.path, module) and (c.path, side_of(a, c)) != (module, "around")))
         for c in a.case.checkpoints
     )
-
-
-@lru_cache(maxsize=64)
-def _passing_on(a: Anatomy, path: str) -> frozenset[str]:
-    """FQNs of the modules that put out what the one at ``path`` in them does, itself among them."""
-    return _around(a, path, lambda node: node.passed_on())
-
-
-@lru_cache(maxsize=64)
-def _ending_with(a: Anatomy, path: str) -> frozenset[str]:
-    """FQNs of the modules that compute nothing that a backward needs behind the one at ``path``."""
-    return _around(a, path, lambda node: node.ends_with())
-
-
-def _around(a: Anatomy, path: str, handed: Callable[[NodeBase], Iterable[str]]) -> frozenset[str]:
-    found = {path}
-    at: str | None = path
-    while at:
-        around = at.rpartition(".")[0]
-        # Those that a node brings along have none, and hand on what lies in them.
-        outer = innermost(around, [p.path for p in a.places if p.node is not None])
-        node = None if outer is None else a.by_path[outer].node
-        if outer is None or node is None:
-            break
-        found.update(p for p in a.by_path if within(at, p) and within(p, outer) and p != outer)
-        if at not in (join(outer, name) for name in handed(node)):
-            break
-        found.add(outer)
-        at = outer
-    return frozenset(found)
 
 
 def _speaker(a: Anatomy, unit: str) -> str:

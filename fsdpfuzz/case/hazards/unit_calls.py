@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -209,6 +209,21 @@ def calls_of_units(a: Anatomy, op: Op, now: Situation) -> Iterator[tuple[str, Ca
     for call in a.calls(op, now) if isinstance(op, Forward) else ():
         if call.path in a.unit_at:
             yield a.unit_at[call.path], call
+
+
+def by_their_end(calls: Sequence[tuple[str, Called]]) -> list[tuple[str, Called]]:
+    """Calls in the order in which they end, of those in which they begin."""
+    ended: list[tuple[str, Called]] = []
+    under_way: list[tuple[str, Called]] = []
+    for unit, call in calls:
+        while under_way and not _holds(under_way[-1][1].path, call.path):
+            ended.append(under_way.pop())
+        under_way.append((unit, call))
+    return ended + under_way[::-1]
+
+
+def _holds(module: str, other: str) -> bool:
+    return module != other and within(other, module)
 
 
 def calls_for_backward(a: Anatomy, op: Op, now: Situation) -> list[Called]:

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.hazards.unit_calls import calls_of_units, gives_grad, units_of_a_forward
+from fsdpfuzz.case.hazards.unit_calls import (
+    by_their_end,
+    calls_of_units,
+    gives_grad,
+    units_of_a_forward,
+)
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.prefetch_list import listed_in_backward
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
-    from fsdpfuzz.case.modules.walk import Called
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def vain_gathers(a: Anatomy) -> VainGathers:
             gives = gives_grad(b, now)
             ended += (
                 _Ended(u, c.path, op.waits and c.grad and gives(c))
-                for u, c in _by_their_end(calls)
+                for u, c in by_their_end(calls)
                 if b.managed.get(u)
             )
             if op.renews:
@@ -78,21 +82,6 @@ def vain_gathers(a: Anatomy) -> VainGathers:
                 # It takes its time, by which what was gathered is there.
                 in_vain.clear()
     return VainGathers(frozenset(found), frozenset(reached_next))
-
-
-def _by_their_end(calls: Sequence[tuple[str, Called]]) -> list[tuple[str, Called]]:
-    """Calls in the order in which they end, of those in which they begin."""
-    ended: list[tuple[str, Called]] = []
-    under_way: list[tuple[str, Called]] = []
-    for unit, call in calls:
-        while under_way and not _holds(under_way[-1][1].path, call.path):
-            ended.append(under_way.pop())
-        under_way.append((unit, call))
-    return ended + under_way[::-1]
-
-
-def _holds(module: str, other: str) -> bool:
-    return module != other and within(other, module)
 
 
 class _Ended(NamedTuple):

@@ -222,6 +222,14 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Whether what it puts out is the very tensor that it was given."""
         return False
 
+    def may_lack_rows(self, rows: int) -> bool:
+        """Whether a module in it may be given none of so many rows."""
+        return False
+
+    def returns_no_rows(self) -> bool:
+        """Whether it puts out the very tensor that it was given where that has no rows."""
+        return self.returns_its_input()
+
     def last(self) -> tuple[str, Node] | None:
         """Name and node of the child whose output it puts out as it is, if there is one."""
         return None
@@ -230,6 +238,10 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """FQNs of the modules in it, one of which puts out what it does itself."""
         found = self.last()
         return iter(() if found is None else (found[0],))
+
+    def passes_no_rows(self) -> Iterator[str]:
+        """As `passed_on`, where there are no rows."""
+        return self.passed_on()
 
     # A recomputation ends there: it stops once it has the last of what the backward needs.
     def ends_with(self) -> Iterator[str]:

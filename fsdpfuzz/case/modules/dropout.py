@@ -20,6 +20,11 @@ class Dropout(Leaf, tag="dropout", frozen=True, kw_only=True):
         """As PyTorch's own modules call it."""
         return "input"
 
+    # ``dropout`` in aten/src/ATen/native/Dropout.cpp returns its input where it has no elements.
+    def returns_no_rows(self) -> bool:
+        """It does."""
+        return True
+
     def module(self, width: int, build: Build) -> Value:
         """PyTorch's own."""
         return call("torch.nn.Dropout", self.p)

@@ -79,6 +79,11 @@ class Experts(NodeBase, tag="experts", frozen=True, kw_only=True):
             out |= yield from walk.visit(child, join(path, "experts", str(i)), x, grad=grad)
         return out
 
+    def may_lack_rows(self, rows: int) -> bool:
+        """Whether an expert gets none of so many rows."""
+        # Two neighbours begin at the same expert (steps/modules/experts.py).
+        return -(-rows // 2) + self.top - 1 < len(self.children)
+
     def module(self, width: int, build: Build) -> Value:
         """A module of ours."""
         children = (

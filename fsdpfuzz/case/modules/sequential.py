@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
@@ -56,14 +56,25 @@ class Sequential(NodeBase, tag="sequential", frozen=True, kw_only=True):
 
     def passed_on(self) -> Iterator[str]:
         """The last child, and those before it as long as each returns its input."""
+        return self._last_ones(lambda child: child.returns_its_input())
+
+    def passes_no_rows(self) -> Iterator[str]:
+        """The same by what each does without rows."""
+        return self._last_ones(lambda child: child.returns_no_rows())
+
+    def _last_ones(self, returns: Callable[[Node], bool]) -> Iterator[str]:
         for i, child in reversed(list(enumerate(self.children))):
             yield f"{i}"
-            if not child.returns_its_input():
+            if not returns(child):
                 return
 
     def returns_its_input(self) -> bool:
         """If each child does."""
         return all(child.returns_its_input() for child in self.children)
+
+    def returns_no_rows(self) -> bool:
+        """If each child does."""
+        return all(child.returns_no_rows() for child in self.children)
 
     def takes(self) -> str:
         """As PyTorch's own modules call it."""

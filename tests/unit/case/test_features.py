@@ -353,6 +353,7 @@ SELDOM = {
     "stepped_whole",
     "stored_low",
     "transposed",
+    "two_orders",
     "unfrozen_in_inference",
     "unrestored",
     "unscaled",
