@@ -68,6 +68,10 @@ class FinalizationDimension(Dimension):
             # FSDPModule.finalize_backward: "Partial gradient reduction for replicate() and HSDP
             # is not supported. Enable all-reduce before finalization."
             raise CaseError("it goes with no deferred all-reduce", path=at)
+        if case.finalization == "async" and case.share_comm_ctx:
+            # FSDPModule.finalize_backward: "Asynchronous gradient finalization cannot overlap work
+            # from another FSDP root sharing the communication context": all roots end one backward.
+            raise CaseError("a handle goes with no share_comm_ctx", path=at)
         # Of a backward that reduces for some units only, the program does not know how it ends.
         if some_defer(case):
             raise CaseError("it goes with no units that alone put off their reduction", path=at)

@@ -192,3 +192,13 @@ def test_manual_finalization_goes_with_no_deferred_all_reduce() -> None:
     case = msgspec.structs.replace(case, mesh=None, micro_batches=MicroBatches(units=("",)))
     with pytest.raises(CaseError, match="no units that alone"):
         check(msgspec.structs.replace(case, finalization="manual"))
+
+
+def test_a_handle_goes_with_no_roots_that_share_their_streams() -> None:
+    """As ``FSDPModule.finalize_backward`` raises on torch 2.15.0."""
+    plan = fsdp2("0", "1", "2")
+    case = msgspec.structs.replace(PLAIN, plan=plan, share_comm_ctx=True)
+    for how in ("automatic", "manual"):
+        check(msgspec.structs.replace(case, finalization=how))
+    with pytest.raises(CaseError, match="no share_comm_ctx"):
+        check(msgspec.structs.replace(case, finalization="async"))
