@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from fsdpfuzz.case import CaseSpec, Imported, digest
+from fsdpfuzz.errors import ContractError
 from fsdpfuzz.loop._confirm import Confirmed, Judged, confirm, is_starved
 from fsdpfuzz.loop._examined import Examined, Outcome
 from fsdpfuzz.loop._known import lacking, reason_to_skip
@@ -22,6 +23,8 @@ from fsdpfuzz.reduce import alike
 from fsdpfuzz.repro import plan_text
 from fsdpfuzz.verdict import Finding, FindingError, Verdict, error_type
 from fsdpfuzz.wire import Target
+
+T = TypeVar("T")
 
 
 class Session:
@@ -163,17 +166,22 @@ class Session:
 
     def covering(self, case: CaseSpec) -> tuple[str, ...]:
         """Ids of the known defects of which a case has here what they need."""
-        return self._ports.known.covering(case, torch=self.torch, backend=self.settings.backend)
+        known, here = self._ports.known, {"torch": self.torch, "backend": self.settings.backend}
+        return self._told(case, lambda: known.covering(case, **here), ())
 
     def skips(self, case: CaseSpec) -> str | None:
         """Why a drawn case is not worth a run; None for one that is.
 
-        In a strict session all are that this machine can run, and so are those that wrap a model as
-        its own code does: there is no other way to try. See `fsdpfuzz.loop._known`.
+        One of which fsdpfuzz itself fails to say what is known ends as a harness error. In a strict
+        session all are that this machine can run, and so are those that wrap a model as its own
+        code does: there is no other way to try. See `fsdpfuzz.loop._known`.
         """
         strict = self.settings.strict or wraps_itself(case)
         backend, known = self.settings.backend, self._ports.known
-        showing = () if strict else known.showing(case, torch=self.torch, backend=backend)
+        here = {"torch": self.torch, "backend": backend}
+        showing = () if strict else self._told(case, lambda: known.showing(case, **here), None)
+        if showing is None:
+            return "harness error"
         reason = reason_to_skip(case, showing, backend, self.settings.offers)
         if reason is None or reason == "machine":
             return reason
@@ -366,9 +374,17 @@ class Session:
 
     def _entry(self, case: CaseSpec, finding: Finding) -> str | None:
         """The known defect that explains a finding."""
-        return self._ports.known.match(
-            case, finding, torch=self.torch, backend=self.settings.backend
-        )
+        known, here = self._ports.known, {"torch": self.torch, "backend": self.settings.backend}
+        # What cannot be told is new, so that no finding is lost by it.
+        return self._told(case, lambda: known.match(case, finding, **here), None)
+
+    def _told(self, case: CaseSpec, ask: Callable[[], T], otherwise: T) -> T:
+        """What is known of a case; where fsdpfuzz fails to say it, a harness error is booked."""
+        try:
+            return ask()
+        except ContractError as error:
+            self._runs.note(case, error, "what is known of the case")
+            return otherwise
 
     def _remember(self, name: str, outcome: Outcome) -> None:
         self._cache[name] = outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fsdpfuzz.case.flow import read_by
 from fsdpfuzz.case.hazards.unit_calls import calls_for_backward
@@ -26,7 +26,7 @@ def quiet_with_gradient(a: Anatomy) -> frozenset[str]:
     And those that are not sharded, where forwards called them and the next backward passes over
     them.
     """
-    left = {path for path, graded, _ in _passed_over(a) if graded and is_whole(a, path)}
+    left = {unit.path for unit in _passed_over(a) if unit.graded and unit.whole}
     for i, op, now in a.situations(0) if a.numbered else ():
         b = a.at(i)
         called = {call.path for call in calls_for_backward(b, op, now)}
@@ -39,7 +39,7 @@ def quiet_with_gradient(a: Anatomy) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def quiet_and_used_later(a: Anatomy) -> frozenset[str]:
     """Units that a backward passes over, and of which a later forward reads what is trained."""
-    return frozenset(path for path, _, later in _passed_over(a) if later)
+    return frozenset(unit.path for unit in _passed_over(a) if unit.later)
 
 
 # ``prepare_gradient_for_optim`` in fsdp/_flat_param.py asks of a unit on the GPU whether this
@@ -84,29 +84,39 @@ def _offloaded_without(
             yield path
 
 
+class _PassedOver(NamedTuple):
+    """A unit that forwards with grad called, to which no backward came by the end of the next."""
+
+    path: str
+    graded: bool
+    """Whether it had gradients by then."""
+    whole: bool
+    """Whether it is not sharded (fsdp1)."""
+    later: bool = False
+    """Whether a forward then reads what is trained."""
+
+
 # A forward that is given up leaves the views of its own as one that reads nothing does.
 @lru_cache(maxsize=64)
-def _passed_over(a: Anatomy) -> frozenset[tuple[str, bool, bool]]:
-    """Units that forwards with grad called, to which no backward came by the end of the next one.
-
-    Each with whether it had gradients by then, and whether a forward then reads what is trained.
-    """
-    found: set[tuple[str, bool, bool]] = set()
+def _passed_over(a: Anatomy) -> frozenset[_PassedOver]:
+    found: set[_PassedOver] = set()
     called: set[str] = set()
     waiting: set[str] = set()
-    passed: dict[str, bool] = {}
+    passed: dict[str, _PassedOver] = {}
     for i, op, now in a.situations(0) if a.numbered else ():
         b = a.at(i)
         if op.renews:
             called, waiting, passed = set(), set(), {}
         elif op.gives_gradients:
             for path in called - waiting:
-                passed[path] = bool(_trained(b, path, now) & now.graded)
-                found.add((path, passed[path], False))
+                graded = bool(_trained(b, path, now) & now.graded)
+                # Under the plan of that backward: a program may wrap its model anew.
+                passed[path] = _PassedOver(path, graded, is_whole(b, path))
+                found.add(passed[path])
             called, waiting = set(), set()
         modules = {call.path for call in calls_for_backward(b, op, now)}
         reading = set(_reading(b, modules, now))
-        found |= {(path, passed[path], True) for path in reading & passed.keys()}
+        found |= {passed[path]._replace(later=True) for path in reading & passed.keys()}
         called |= modules & set(b.units)
         waiting |= reading if op.waits else set()
     return frozenset(found)

@@ -5,8 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fsdpfuzz.case import Backward, Forward, Fsdp1Plan, Fsdp1Unit, Op, ZeroGrad
+from fsdpfuzz.case import (
+    Backward,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Op,
+    Rebuild,
+    ZeroGrad,
+    unit_features,
+)
 from fsdpfuzz.case.units.sharding import Sharding
+from fsdpfuzz.known.defect import ways
 from tests.unit.case.test_layer_drop import ONCE, case, having
 from tests.unit.case.test_units import fsdp1
 
@@ -94,3 +104,12 @@ def test_with_original_parameters_a_unit_is_handed_it_that_a_forward_called() ->
     assert having(case(Fsdp1Plan(units=units), program), "handed_again") == [""]
     bare = tuple(msgspec.structs.replace(unit, cpu_offload=False) for unit in units)
     assert having(case(Fsdp1Plan(units=bare), program), "handed_again") == []
+
+
+def test_a_unit_of_a_later_wrapping_is_passed_over_as_that_says() -> None:
+    whole = fsdp1("layers.1", use_orig_params=True, sharding="NO_SHARD")
+    program = (Rebuild(plan=whole), *ONCE, DROPPED, *ONCE)
+    given = case(fsdp1("", use_orig_params=True), program)
+    first, last = ways(given)
+    assert unit_features(first, "")["quiet_graded"] == "off"
+    assert unit_features(last, "layers.1")["quiet_graded"] == "on"

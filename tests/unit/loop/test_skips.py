@@ -17,6 +17,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.divide_factor import DivideFactor, DivideFactorDimension
 from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.errors import ContractError
 from fsdpfuzz.loop import CaseDone
 from fsdpfuzz.loop._known import SHARE, lacking_in_torch, reason_to_skip
 from fsdpfuzz.loop._ledger import Ledger
@@ -205,3 +206,31 @@ def test_a_reduction_keeps_off_what_this_machine_cannot_run(bench: Bench) -> Non
             ledger.finish()
         kept = bench.archive.kept[-1].case.divide_factor
         assert kept == DivideFactor(factor=1.0, force_sum=force_sum)
+
+
+def cannot_tell(*_: object) -> tuple[str, ...]:
+    raise ContractError("features of toy: KeyError('0')")
+
+
+def test_a_case_of_which_nobody_can_say_what_is_known_is_a_harness_error(bench: Bench) -> None:
+    """And not the end of the run."""
+    bench.known = FakeKnown(region=lambda case: cannot_tell() if case.seed == 3 else ())
+    with bench.session() as session:
+        ledger = Ledger(session, bench.events.append)
+        begun = [case for case in MANY[:6] if ledger.begin(case, "toy")]
+        ledger.finish()
+        (error,) = session.harness_errors
+    assert begun == [case for case in MANY[:6] if case.seed != 3]
+    ((kept, reason, words),) = bench.archive.harness_errors
+    assert (kept.seed, error.reason) == (3, reason)
+    assert reason == "ContractError: features of toy: KeyError('0') [what is known of the case]"
+    assert "in cannot_tell" in words
+
+
+def test_a_finding_of_which_nobody_can_say_whether_it_is_known_is_new(bench: Bench) -> None:
+    bench.known = FakeKnown(when=lambda _case, _finding: str(cannot_tell()))
+    bench.judge = lambda _case, _observation: verdict_of(finding("toy"))
+    with bench.session() as session:
+        examined = session.examine(MANY[0])
+        assert session.harness_errors
+    assert [f.key for f in examined.news] == [finding("toy").key]
