@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 from fsdpfuzz.cli._interrupt import Interrupts
-from fsdpfuzz.errors import FsdpFuzzError
+from fsdpfuzz.errors import ContractError, FsdpFuzzError
 from fsdpfuzz.loop import Job, run, write_script
 from fsdpfuzz.pool import adopt
 from fsdpfuzz.show import spell_out
@@ -33,6 +34,9 @@ def job(fd: str, server: str = "") -> int:
                 peers=campaign,
             )
         except FsdpFuzzError as error:
+            if isinstance(error, ContractError):
+                # To the file that the campaign names: the reason alone would say too little.
+                traceback.print_exc()
             campaign.fail(str(error))
             return FAILED
         except KeyboardInterrupt:

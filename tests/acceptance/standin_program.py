@@ -19,7 +19,7 @@ import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 import fsdpfuzz.loop, fsdpfuzz.loop._campaign, fsdpfuzz.loop._session
-from fsdpfuzz.errors import MachineError
+from fsdpfuzz.errors import ContractError, MachineError
 from fsdpfuzz.loop import PROPERTIES, Ports, Resolved
 from fsdpfuzz.loop._archive import FileArchive
 from tests.unit.loop.standins import Bench, FakeKnown, Toy, finding, outs_of, verdict_of
@@ -48,11 +48,13 @@ def slow(case):
             lame.append(False)
     if lame and lame[0]:
         time.sleep(0.1)
-    if mode == "dies" and len(bench.log) > 5:
+    if mode in ("dies", "breaks") and len(bench.log) > 5:
         try:
             Path("died").touch(exist_ok=False)
         except FileExistsError:
             return
+        if mode == "breaks":
+            raise ContractError("a promise to itself")
         print("such is life", flush=True)
         os._exit(9)
 

@@ -94,6 +94,17 @@ def test_a_job_that_dies_is_a_harness_error(program: list[str]) -> None:
     assert f"job {dead['job']} ended after {dead['examples']} of 30 examples: exit code 9" in line
 
 
+def test_where_fsdpfuzz_breaks_a_promise_to_itself_a_job_leaves_the_traceback(
+    program: list[str],
+) -> None:
+    done = call(program, *RUN, "--max-examples", "90", "--jobs", "3", mode="breaks")
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("harness error")]
+    assert "examples: a promise to itself; " in line
+    output = Path(program[1]).parent / line.rpartition("; ")[2]
+    assert output.read_text().count("ContractError: a promise to itself") == 1
+    assert "Traceback" in output.read_text()
+
+
 def test_a_campaign_of_which_no_job_is_left_fails(program: list[str]) -> None:
     Path(program[1]).write_text(
         "import os, sys\n"
