@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fsdpfuzz.case.hazards.unit_calls import calls_of_units
 from fsdpfuzz.case.paths import outermost, within
 from fsdpfuzz.case.units.precision import left_to_the_root
 
@@ -47,4 +48,23 @@ def calls_by_the_book(a: Anatomy) -> bool:
                 return False
             if not op.called and before[0]:
                 return False
-    return True
+    # Of a model that calls all its modules the whole is called first, and each root with it.
+    return not a.optional or not any(_root_comes_late(a, rank) for rank in a.telling_ranks)
+
+
+def _root_comes_late(a: Anatomy, rank: int) -> bool:
+    """Whether a root is first called after a module below it was called by itself."""
+    called: set[str] = set()
+    alone: set[str] = set()
+    for i, op, now in a.situations(rank):
+        if op.renews:
+            called, alone = set(), set()
+        elif op.runs_model:
+            b = a.at(i)
+            units = {unit for unit, _ in calls_of_units(b, op, now)}
+            late = set(b.roots) & units - called
+            if any(within(path, root) and path != root for root in late for path in alone):
+                return True
+            called |= units
+            alone |= {op.called} - {""}
+    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fsdpfuzz.case import Backward, Forward, Op, stands_alone
+from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.precision import computed_in, reduced_in
 from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 
@@ -105,6 +106,9 @@ def _target(program: Program) -> str:
     a = program.d.a
     places = [place for path, place in a.by_path.items() if path in a.units]
     fit = [p.path for p in places if p.width_in == a.width_in and p.callable_alone]
+    # A root that forwards may leave out has perhaps not been called before.
+    late = [root for root in a.roots if any(within(root, path) for path in a.optional)]
+    fit = [path for path in fit if not any(within(path, r) and path != r for r in late)]
     fit = [path for path in fit if stands_alone(a, path)]
     return program.d.pick(fit or [""])
 
