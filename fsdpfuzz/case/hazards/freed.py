@@ -12,6 +12,7 @@ from fsdpfuzz.case.hazards.unit_calls import called_repeatedly
 from fsdpfuzz.case.micro_batches import kept_whole_after
 from fsdpfuzz.case.operations import Reshard
 from fsdpfuzz.case.operations.forward import pending_before
+from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.units.reshard_after_forward import ways_left
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def freed_before_backward(a: Anatomy, path: str) -> bool:
     """Whether a unit of fsdp2 is not whole when a backward through it begins.
 
     A forward leaves it sharded, or it is sharded by hand from then to the backward, or by the
-    backward of a later call, or by the first of two over one graph.
+    backward of a later call, or by the first of two over one graph, or, of a unit of several
+    modules, by the backward within a reentrant checkpoint around the last one.
     """
     program = a.case.program
     twice = reduced = False
@@ -33,7 +35,17 @@ def freed_before_backward(a: Anatomy, path: str) -> bool:
         pending and isinstance(op, Reshard) and op.unit == path
         for op, pending in zip(program, pending_before(program), strict=True)
     )
-    return ways_left(a, path) != {"whole"} or by_hand or twice or called_repeatedly(a, path)
+    again = twice or called_repeatedly(a, path) or _recomputed_end(a, path)
+    return ways_left(a, path) != {"whole"} or by_hand or again
+
+
+# The recomputation begins a forward of the unit, with a post-backward on the inputs of its own
+# (``_register_post_backward_hook`` in fsdp/_fully_shard/_fsdp_param_group.py).
+def _recomputed_end(a: Anatomy, path: str) -> bool:
+    """Whether a reentrant checkpoint lies around the last of a unit's modules."""
+    modules = a.modules_of(path)
+    around = {c.path for c in a.case.checkpoints if c.reentrant and side_of(a, c) == "around"}
+    return len(modules) > 1 and modules[-1] in around
 
 
 class FreedDimension(Hazard):
@@ -44,7 +56,8 @@ class FreedDimension(Hazard):
         "freed": Feature(
             about="on when backward has to gather the unit: a forward leaves it sharded, or it is "
             "sharded by hand in between, or by the backward of a later call, or by the first of "
-            "two over one graph (fsdp2 only)",
+            "two over one graph, or within a reentrant checkpoint around the last of its modules "
+            "(fsdp2 only)",
             group="Sharding",
             values=ON,
             apis=("fsdp2",),

@@ -42,6 +42,7 @@ from fsdpfuzz.case.operations import Reshard
 from fsdpfuzz.case.recipe import Call, Do, Inside, Items
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce import simpler
+from tests.unit.case.test_units import make
 
 LAYER = Linear(out=2)
 THREE = Sequential(children=(LAYER, LAYER, LAYER))
@@ -281,3 +282,28 @@ def test_a_reentrant_checkpoint_of_one_module_is_one_of_a_part(
     )
     found = unit_features(anatomy(given), modules[0])["reentrant"]
     assert found == scope
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "freed"),
+    [
+        ("1", {"reentrant": True, "kind": "function_offload"}, "on"),
+        ("0", {"reentrant": True, "kind": "function_offload"}, "off"),
+        ("1", {"kind": "function_offload"}, "off"),
+        ("1", {"reentrant": True}, "off"),
+    ],
+)
+def test_the_backward_within_a_reentrant_checkpoint_around_the_last_module_frees_a_unit(
+    path: str, options: dict[str, Any], freed: str
+) -> None:
+    """Seen with gloo as a segmentation fault, on two H200 as an illegal memory access."""
+    unit = Fsdp2Unit(path="0", grouped=("1",), reshard_after_forward=False)
+    given = make(
+        Fsdp2Plan(units=(Fsdp2Unit(path=""), unit)),
+        model=THREE,
+        inputs=Dense(width=5, requires_grad=True),
+        checkpoints=(Checkpoint(path=path, **options),),
+        program=(Forward(), Backward()),
+    )
+    check(given)
+    assert unit_features(anatomy(given), "0")["freed"] == freed
