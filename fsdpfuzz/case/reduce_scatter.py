@@ -12,6 +12,7 @@ from fsdpfuzz.case.base import Part, on
 from fsdpfuzz.case.dimension import ON, Dimension, Feature, Simpler
 from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.recipe import Do, Value, call
+from fsdpfuzz.case.units.replicas import is_replica
 from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
@@ -28,22 +29,26 @@ class ReduceScatter(Part, frozen=True, kw_only=True):
     """``set_reduce_scatter_unused_params(True)``: zeros for parameters without a gradient."""
     buffers: Annotated[int, Meta(ge=1, le=8)] = 1
     """``set_reduce_scatter_max_input_buffers``."""
+    own_group: bool = False
+    """``set_separate_reduce_scatter_group(True)``: not the process group of the all-gathers."""
 
     def words(self) -> str:
-        """``unused parameters, too, 2 buffers``."""
+        """``unused parameters, too, 2 buffers, own group``."""
         words = ["unused parameters, too"] if self.unused else []
         words += [f"{self.buffers} buffers"] if self.buffers > 1 else []
+        words += ["own group"] if self.own_group else []
         return ", ".join(words)
 
 
 _PLAINER = (
     ("unused", False, "set_reduce_scatter_unused_params"),
     ("buffers", 1, "set_reduce_scatter_max_input_buffers"),
+    ("own_group", False, "set_separate_reduce_scatter_group"),
 )
 
 
 class ReduceScatterDimension(Dimension):
-    """As it is by default, or with zeros for what is unused, with more buffers."""
+    """As it is by default, or with zeros for what is unused, more buffers, a group of its own."""
 
     name = "reduce_scatter"
     newer: ClassVar[tuple[str, ...]] = tuple(f"FSDPModule.{name}()" for _, _, name in _PLAINER)
@@ -60,14 +65,22 @@ class ReduceScatterDimension(Dimension):
             values=("one", "more"),
             apis=("fsdp2",),
         ),
+        "reduce_group": Feature(
+            about="shared, own: the process group of it, that of all-gathers or another one "
+            "(fsdp2 only)",
+            group="Training",
+            values=("shared", "own"),
+            apis=("fsdp2",),
+        ),
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """Each of the two."""
+        """Each of the three."""
         if not a.fsdp1:
             told = a.case.reduce_scatter or ReduceScatter()
             yield "unused_reduced", on(told.unused)
             yield "reduce_buffers", "more" if told.buffers > 1 else "one"
+            yield "reduce_group", "own" if told.own_group else "shared"
 
     def facts(self, case: CaseSpec) -> Iterator[tuple[str, str]]:
         """What differs from the default."""
@@ -87,6 +100,10 @@ class ReduceScatterDimension(Dimension):
             raise CaseError("an option of fsdp2 alone", path=at)
         if told == ReduceScatter():
             raise CaseError("leave it out where all is PyTorch's default", path=at)
+        # ``FSDPParamGroup._set_separate_reduce_scatter_group`` asserts a mesh to shard over.
+        if told.own_group and replicates(a):
+            text = "replicated units have no reduce-scatter that could have a group"
+            raise CaseError(text, path=f"{at}.own_group")
         # Plain torch skips a parameter whose gradient is None, and steps one whose gradient is
         # zero.
         if told.unused and keeps_going(case) and may_lack_grads(a):
@@ -119,3 +136,8 @@ def keeps_going(case: CaseSpec) -> bool:
     """Whether the optimizer changes a parameter whose gradient is zero now, and was not."""
     optimizer = case.optimizer
     return optimizer is not None and optimizer.keeps_state
+
+
+def replicates(a: Anatomy) -> bool:
+    """Whether any unit is replicated instead of sharded, under any plan."""
+    return any(is_replica(unit) for b in a.under_each_plan for unit in b.options.values())

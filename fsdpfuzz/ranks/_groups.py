@@ -44,6 +44,8 @@ class Groups:
 
     def __init__(self) -> None:
         self._made: dict[Hashable, list[Any]] = {}
+        self._lasting: dict[Hashable, list[Any]] = {}
+        """Those that only their own ranks asked for, which stay."""
         self._given: Counter[Hashable] = Counter()
         """How many of each the case has got."""
         self._spoiled = False
@@ -72,8 +74,11 @@ class Groups:
         Every rank has answered the case before, so none of the groups is in use. With NCCL each
         takes a moment, so ``tell`` is given the stage before each.
         """
-        default = distributed_c10d._get_default_group()
-        others = [group for group in distributed_c10d._world.pg_map if group is not default]
+        # Torch names a group that only its own ranks ask for by these: one that is made after
+        # another was destroyed meets what that one left in the store.
+        staying = {group for made in self._lasting.values() for group in made}
+        staying.add(distributed_c10d._get_default_group())
+        others = [group for group in distributed_c10d._world.pg_map if group not in staying]
         # All or none: a rank cannot know by itself which of them the others have dropped.
         if self._spoiled or len(others) > MOST:
             self._made.clear()
@@ -92,7 +97,9 @@ class Groups:
             key = _key(name, args, kwargs)
             if key is None:
                 return original(*args, **kwargs)
-            made = self._made.setdefault(key, [])
+            # All of a group's ranks ask in the same order, so their counts are alike.
+            own = bool(kwargs.get("use_local_synchronization"))
+            made = (self._lasting if own else self._made).setdefault(key, [])
             if self._given[key] == len(made):
                 made.append(original(*args, **kwargs))
             self._given[key] += 1
@@ -102,10 +109,9 @@ class Groups:
 
 
 def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
-    """What was asked for; None where it cannot be said, or not all ranks ask."""
-    # With the first only the group's own ranks ask (``new_group``), so their counts part from the
-    # others'; a tag is a name, which must stay with who chose it.
-    if kwargs.get("use_local_synchronization") or kwargs.get("pg_tag"):
+    """What was asked for; None where it cannot be said."""
+    # A tag is a name, which must stay with who chose it.
+    if kwargs.get("pg_tag"):
         return None
     parts = [_part(value) for value in (*args, *kwargs.values())]
     if any(part is NotImplemented for part in parts):

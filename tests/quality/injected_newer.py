@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed import fsdp
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 from fsdpfuzz.ranks._env import RankEnv
@@ -57,6 +59,19 @@ def only_the_first_that_shares_reduces(_: RankEnv) -> None:
             other.set_requires_gradient_sync(False)
 
     _put(fsdp, "share_comm_ctx", sharing)
+
+
+def an_own_group_of_one_rank(_: RankEnv) -> None:
+    """Each rank reduces with itself."""
+    set_group = FSDPParamGroup._set_separate_reduce_scatter_group
+
+    def alone(self: Any, enable: bool, new_groups: dict[Any, Any]) -> None:
+        set_group(self, enable, new_groups)
+        if enable:
+            only = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+            self.mesh_info.reduce_scatter_process_group = only
+
+    _put(FSDPParamGroup, "_set_separate_reduce_scatter_group", alone)
 
 
 def _put(owner: Any, name: str, value: object) -> None:

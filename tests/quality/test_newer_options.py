@@ -53,6 +53,11 @@ FAULTS: dict[str, tuple[CaseSpec, CaseSpec, str]] = {
         UNUSED,
         "grad_parity/mismatch/fsdp2",
     ),
+    "an_own_group_of_one_rank": (
+        replace(CHAIN, reduce_scatter=ReduceScatter(own_group=True)),
+        CHAIN,
+        "grad_parity/mismatch/fsdp2",
+    ),
     "whole_parameters_are_freed": (
         replace(CHAIN, keep_unsharded_storage=True),
         CHAIN,

@@ -13,6 +13,8 @@ from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Forward,
+    Fsdp2Plan,
+    Fsdp2Unit,
     Linear,
     Norm,
     Optimizer,
@@ -47,6 +49,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "reduce_scatter": (
         {"reduce_scatter": ALL},
         {"set_reduce_scatter_unused_params", "set_reduce_scatter_max_input_buffers"},
+    ),
+    "own_group": (
+        {"reduce_scatter": ReduceScatter(own_group=True)},
+        {"set_separate_reduce_scatter_group"},
     ),
     "keep_unsharded_storage": ({"keep_unsharded_storage": True}, {"set_keep_unsharded_storage"}),
     "manual": (
@@ -202,3 +208,11 @@ def test_a_handle_goes_with_no_roots_that_share_their_streams() -> None:
         check(msgspec.structs.replace(case, finalization=how))
     with pytest.raises(CaseError, match="no share_comm_ctx"):
         check(msgspec.structs.replace(case, finalization="async"))
+
+
+def test_replicated_units_have_no_reduce_scatter_that_could_have_a_group() -> None:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path="", replicated=True),))
+    case = msgspec.structs.replace(PLAIN, plan=plan)
+    check(msgspec.structs.replace(case, reduce_scatter=ReduceScatter(buffers=2)))
+    with pytest.raises(CaseError, match="replicated units"):
+        check(msgspec.structs.replace(case, reduce_scatter=ReduceScatter(own_group=True)))

@@ -80,12 +80,17 @@ def test_meshes_of_two_cases_have_the_same_groups(groups: Groups) -> None:
     assert len(before) > 1
 
 
-def test_what_only_some_ranks_make_is_of_its_case_alone(groups: Groups) -> None:
-    dist.new_group(BOTH)
-    dist.new_group(BOTH, use_local_synchronization=True)
-    assert living() == 2
+def test_what_only_its_own_ranks_ask_for_stays(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch names it by its ranks: a second one would find in the store what the first left."""
+    monkeypatch.setattr(_groups, "MOST", 0)
+    plain, own = dist.new_group(BOTH), dist.new_group(BOTH, use_local_synchronization=True)
+    groups.spoil()
     assert groups.next_case()
     assert living() == 1
+    assert dist.new_group(BOTH, use_local_synchronization=True) is own
+    assert dist.new_group(BOTH) not in (plain, own)
 
 
 def test_each_group_that_is_dropped_is_progress(groups: Groups) -> None:

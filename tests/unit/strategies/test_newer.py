@@ -13,6 +13,7 @@ from tests.unit.strategies.sample import drawn, features_of, sample
 OFFERED = {
     "unused_reduced": {"off", "on"},
     "reduce_buffers": {"one", "more"},
+    "reduce_group": {"shared", "own"},
     "keep_unsharded_storage": {"off", "on"},
     "finalization": {"automatic", "manual", "async"},
     "reshard_set": {"no", "on", "off", "both"},
