@@ -69,7 +69,9 @@ class ReduceScatterDimension(Dimension):
             about="shared, own: the process group of it, that of all-gathers or another one "
             "(fsdp2 only)",
             group="Training",
-            values=("shared", "own"),
+            # In too few cases for each pair with it to be waited for.
+            values=("shared",),
+            open=True,
             apis=("fsdp2",),
         ),
     }

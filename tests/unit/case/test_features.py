@@ -342,6 +342,7 @@ SELDOM = {
     "offloaded_dropout",
     "offloaded_input",
     "own_state",
+    "reduce_group",
     "replicated",
     "reset_early",
     "sequence_parallel",

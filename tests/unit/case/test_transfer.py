@@ -30,6 +30,8 @@ from fsdpfuzz.case import (
 from fsdpfuzz.case.operations.transfer import Transfer
 from fsdpfuzz.case.recipe import Call, Do, Operation, literal
 from fsdpfuzz.errors import CaseError
+from fsdpfuzz.reduce import simpler
+from tests.unit.reduce.test_neighbours import assert_in_one_thing, things
 
 LAYERS = ("0.weight", "0.bias", "1.weight", "1.bias")
 TRAINED = (Forward(), Backward(), Step(), ZeroGrad(set_to_none=True))
@@ -191,3 +193,12 @@ def test_its_plainer_neighbours_lack_one_thing() -> None:
     assert asked.words() == (
         "save, load as fsdp1 on 2 ranks and torch.compile by one call, with optimizer"
     )
+
+
+def test_one_call_for_model_and_optimizer_goes_with_the_optimizers_state() -> None:
+    given = case(Transfer(into="plain", state=True, together=True))
+    check(given)
+    assert_in_one_thing(given)
+    told = {found.words: things(given, found.case) for found in simpler(given) if found.words}
+    assert told["the optimizer's state in the checkpoint"] == {"program.state"}
+    assert told["one call for model and optimizer"] == {"program.together"}

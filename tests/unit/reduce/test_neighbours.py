@@ -46,6 +46,7 @@ from fsdpfuzz.case.operations import (
     FullParams,
     Overflow,
     Rebuild,
+    Transfer,
     Unscale,
     UpdateScale,
 )
@@ -128,6 +129,10 @@ def things(case: CaseSpec, neighbour: CaseSpec) -> set[str]:
         return fields_changed(before.units, after.units)
     if isinstance(before, tuple) and before and isinstance(before[0], msgspec.Struct):
         names = {f"{field}.{name}" for name in fields_changed(before, after)}
+        # One call loads the model and the optimizer's state, so that it goes with this.
+        loading = [op for op in after if isinstance(op, Transfer)]
+        if "program.state" in names and not any(op.state for op in loading):
+            names.discard("program.together")
         # The whole model has no prefix: it goes with the module whose it is.
         whole = not any(getattr(op, "submodule", "") for op in after)
         return names - {"program.prefix"} if whole and "program.submodule" in names else names
