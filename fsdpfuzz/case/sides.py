@@ -30,6 +30,11 @@ def side_of(a: Anatomy, checkpoint: Checkpoint) -> str:
     return "within"
 
 
+def reentrant_around(a: Anatomy) -> set[str]:
+    """FQNs of the units, and modules of one, around which a reentrant checkpoint lies."""
+    return {c.path for c in a.case.checkpoints if c.reentrant and side_of(a, c) == "around"}
+
+
 # ``fully_shard`` gives the module itself another class: its methods are not the wrapper's.
 def unit_module(a: Anatomy, path: str) -> Value:
     """The module of a unit, which may lie in a wrapper that was put around it."""

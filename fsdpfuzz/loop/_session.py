@@ -166,8 +166,7 @@ class Session:
 
     def covering(self, case: CaseSpec) -> tuple[str, ...]:
         """Ids of the known defects of which a case has here what they need."""
-        known, here = self._ports.known, {"torch": self.torch, "backend": self.settings.backend}
-        return self._told(case, lambda: known.covering(case, **here), ())
+        return self._told(case, lambda: self._ports.known.covering(case, **self._here), ())
 
     def skips(self, case: CaseSpec) -> str | None:
         """Why a drawn case is not worth a run; None for one that is.
@@ -178,8 +177,9 @@ class Session:
         """
         strict = self.settings.strict or wraps_itself(case)
         backend, known = self.settings.backend, self._ports.known
-        here = {"torch": self.torch, "backend": backend}
-        showing = () if strict else self._told(case, lambda: known.showing(case, **here), None)
+        showing: tuple[str, ...] | None = ()
+        if not strict:
+            showing = self._told(case, lambda: known.showing(case, **self._here), None)
         if showing is None:
             return "harness error"
         reason = reason_to_skip(case, showing, backend, self.settings.offers)
@@ -374,9 +374,14 @@ class Session:
 
     def _entry(self, case: CaseSpec, finding: Finding) -> str | None:
         """The known defect that explains a finding."""
-        known, here = self._ports.known, {"torch": self.torch, "backend": self.settings.backend}
+        known = self._ports.known
         # What cannot be told is new, so that no finding is lost by it.
-        return self._told(case, lambda: known.match(case, finding, **here), None)
+        return self._told(case, lambda: known.match(case, finding, **self._here), None)
+
+    @property
+    def _here(self) -> dict[str, str]:
+        """Where known defects are asked for."""
+        return {"torch": self.torch, "backend": self.settings.backend}
 
     def _told(self, case: CaseSpec, ask: Callable[[], T], otherwise: T) -> T:
         """What is known of a case; where fsdpfuzz fails to say it, a harness error is booked."""

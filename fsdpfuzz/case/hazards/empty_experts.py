@@ -34,13 +34,13 @@ def gathered_in_two_orders(a: Anatomy) -> frozenset[str]:
     That is, beside the two, those that were called before them: their gradients come of these.
     """
     found: set[str] = set()
-    pairs = _pairs(a)
-    for rank in a.telling_ranks if pairs else ():
+    for rank in a.telling_ranks if _experts(a) else ():
         for i, op, now in a.situations(rank):
             b = a.at(i)
             if not (op.waits and now.training):
                 continue
-            gives = gives_grad(b, now)
+            # Under the plan of that forward: a program may wrap its model anew.
+            pairs, gives = _pairs(b), gives_grad(b, now)
             calls = [(u, c) for u, c in calls_of_units(b, op, now) if b.managed.get(u) and c.grad]
             ended = [(u, c) for u, c in by_their_end(calls) if gives(c)]
             for k, (_, call) in enumerate(ended):
@@ -54,7 +54,8 @@ def gathered_in_two_orders(a: Anatomy) -> frozenset[str]:
     return frozenset(found)
 
 
-def _pairs(a: Anatomy) -> dict[str, set[str]]:
+@lru_cache(maxsize=64)
+def _pairs(a: Anatomy) -> Mapping[str, set[str]]:
     """Modules of units in experts that, without rows alone, put out what a unit in them does.
 
     Each with these units.

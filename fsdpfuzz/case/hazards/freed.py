@@ -12,7 +12,7 @@ from fsdpfuzz.case.hazards.unit_calls import called_repeatedly
 from fsdpfuzz.case.micro_batches import kept_whole_after
 from fsdpfuzz.case.operations import Reshard
 from fsdpfuzz.case.operations.forward import pending_before
-from fsdpfuzz.case.sides import side_of
+from fsdpfuzz.case.sides import reentrant_around
 from fsdpfuzz.case.units.reshard_after_forward import ways_left
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def freed_before_backward(a: Anatomy, path: str) -> bool:
 def _recomputed_end(a: Anatomy, path: str) -> bool:
     """Whether a reentrant checkpoint lies around the last of a unit's modules."""
     modules = a.modules_of(path)
-    around = {c.path for c in a.case.checkpoints if c.reentrant and side_of(a, c) == "around"}
-    return len(modules) > 1 and modules[-1] in around
+    return len(modules) > 1 and modules[-1] in reentrant_around(a)
 
 
 class FreedDimension(Hazard):

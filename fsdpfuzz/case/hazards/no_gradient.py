@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
-from fsdpfuzz.case.flow import read_by, requires
+from fsdpfuzz.case.flow import read_by
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.passed_over import (
     handed_again,
     quiet_and_used_later,
     quiet_with_gradient,
 )
+from fsdpfuzz.case.hazards.unit_calls import gives_grad
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.operations.interrupt import root_calls
 from fsdpfuzz.case.paths import within
-from fsdpfuzz.case.sides import side_of
+from fsdpfuzz.case.sides import reentrant_around
 from fsdpfuzz.case.units.replicas import belongs_to
 from fsdpfuzz.case.units.sharding import KEPT_WHOLE
 from fsdpfuzz.case.units.use_orig_params import is_flat
@@ -169,13 +170,12 @@ def may_end_without_gradient(a: Anatomy, path: str) -> bool:
     checkpoint around it calls it without grad, so FSDP2 finds an output that requires none.
     """
     modules = a.modules_of(path)
-    apart = {c.path for c in a.case.checkpoints if c.reentrant and side_of(a, c) == "around"}
+    apart = reentrant_around(a)
     for rank in a.telling_ranks:
         for _, op, now in a.situations(rank):
             if not isinstance(op, Forward) or not op.waits:
                 continue
-            requires_grad = requires(a, now)
-            trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
+            gives = gives_grad(a, now)
             # By the last call of each module, in the order of their first ones. Once all were
             # called the unit's forward has ended, and the next call begins another.
             rounds: list[dict[str, bool]] = [{}]
@@ -183,9 +183,7 @@ def may_end_without_gradient(a: Anatomy, path: str) -> bool:
                 if call.path in modules and call.grad:
                     if len(rounds[-1]) == len(modules):
                         rounds.append({})
-                    own = any(within(fqn, call.path) for fqn in trained)
-                    required = call.path not in apart and (own or call.input_grad)
-                    rounds[-1][call.path] = required
+                    rounds[-1][call.path] = call.path not in apart and gives(call)
             if any(any(seen.values()) and not list(seen.values())[-1] for seen in rounds):
                 return True
     return False
@@ -239,14 +237,8 @@ def saved_while_whole(a: Anatomy, path: str) -> bool:
 # the first of these hooks queues what frees all units of the root when backward ends.
 def _goes_back_to(a: Anatomy, root: str, op: Forward, now: Situation) -> bool:
     """Whether any module within a root puts out what requires grad."""
-    requires_grad = requires(a, now)
-    trained = [p.fqn for p in a.parameters if p.used and requires_grad(p.fqn)]
-    return any(
-        within(call.path, root)
-        and call.grad
-        and (call.input_grad or any(within(fqn, call.path) for fqn in trained))
-        for call in a.calls(op, now)
-    )
+    gives = gives_grad(a, now)
+    return any(within(call.path, root) and call.grad and gives(call) for call in a.calls(op, now))
 
 
 class NoGradientDimension(Hazard):

@@ -18,6 +18,7 @@ from fsdpfuzz.case import (
     Mode,
     Op,
     Plan,
+    Rebuild,
     Sequential,
     anatomy,
     check,
@@ -147,3 +148,15 @@ def test_an_expert_hands_out_some_of_its_rows() -> None:
     )
     inputs = Dense(width=3, batch=4)
     assert len(found(plan, model=model, inputs=inputs)) == 2
+
+
+def test_a_model_that_is_wrapped_anew_is_asked_by_each_plan() -> None:
+    program = (*ONCE, Rebuild(plan=ROOT_OF_ITS_OWN), *ONCE)
+    case = make(
+        fsdp2(""),
+        model=Experts(children=(LAYER, TWO)),
+        inputs=Dense(width=3, batch=1),
+        program=program,
+    )
+    check(case)
+    assert gathered_in_two_orders(anatomy(case)) == {OUTER, INNER}
