@@ -86,8 +86,8 @@ class Checkpoint(Part, frozen=True, kw_only=True):
             return side_of(a, self) != "inside"
         return self.kind == "function_offload"
 
-    def placed(self, a: Anatomy) -> Do:
-        """The statement that places it on ``model``."""
+    def placed(self, a: Anatomy, *, offloads: bool = True) -> Do:
+        """The statement that places it on ``model``; without ``offloads`` nothing leaves."""
         target = Inside("model", self.path) if self.path else MODEL
         into: tuple[Variable | Inside, ...] = (target,)
         match self.kind:
@@ -103,7 +103,7 @@ class Checkpoint(Part, frozen=True, kw_only=True):
             case "function" if not self.by_caller(a):
                 return Do(call=call("steps.checkpointing.recompute", target, self.reentrant))
             case _:
-                offload = self.kind == "function_offload"
+                offload = offloads and self.kind == "function_offload"
                 asked = call("steps.checkpointing.ask", target, self.reentrant, offload)
                 return Do(call=asked)
 

@@ -104,9 +104,10 @@ class Wrapping:
         wrapper = {"wrapper_cls": Global(FSDP1), **options, "device_id": _DEVICE}
         context = call("torch.distributed.fsdp.wrap.enable_wrap", **wrapper)
         made = tuple(self._one_by_one(early))
-        yield With(context=context, body=tuple(replace(do, who="both") for do in made), who="fsdp")
+        body = tuple(replace(do, who="both") for do in made if do.who != "reference")
+        yield With(context=context, body=body, who="fsdp")
         # The plain model has no units, but may have checkpoints.
-        yield from (replace(do, who="reference") for do in made if do.who == "both")
+        yield from (replace(do, who="reference") for do in made if do.who != "fsdp")
 
     def _one_by_one(self, early: _Early) -> Iterator[Do]:
         units = {unit.path: unit for unit in self.a.plan.units}
@@ -133,14 +134,16 @@ class Wrapping:
 
     def _placed(self, path: str, side: str) -> Iterator[Do]:
         """The checkpoints at a module, on one side of its unit; without one ``inside``."""
-        who = "both" if reference_recomputes(self.a) else "fsdp"
+        recomputes = reference_recomputes(self.a)
         listed = self.a.unit_at.get(path) in {unit.path for unit in self.a.plan.units}
         for checkpoint in self.a.case.checkpoints:
             own = checkpoint.side if listed else "inside"
             if checkpoint.path == path and own == side:
-                do = checkpoint.placed(self.a)
-                offload = not checkpoint.recomputes
-                yield Do(call=do.call, into=do.into, who="fsdp" if offload else who)  # type: ignore[arg-type]
+                both = recomputes and not checkpoint.offloads
+                yield replace(checkpoint.placed(self.a), who="both" if both else "fsdp")
+                # What save_on_cpu does wrong shall show: the plain model keeps its activations.
+                if recomputes and checkpoint.recomputes and checkpoint.offloads:
+                    yield replace(checkpoint.placed(self.a, offloads=False), who="reference")
 
     def _wrapped(self, unit: Unit, early: _Early) -> Do:
         target = Inside("model", unit.path) if unit.path else MODEL

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fsdpfuzz.case import Anatomy
+from fsdpfuzz.case import Anatomy, right_in
 from fsdpfuzz.expect import unlike
 from fsdpfuzz.expect.rounding import BASELINE_FACTOR
 from fsdpfuzz.ranks._compare import Values
@@ -33,17 +33,21 @@ class Apart:
 def disagreement(a: Anatomy, env: RankEnv, reference: Reference, left: int) -> tuple[int, str]:
     """From which operation on nothing can be said, at most ``left``, and the mistake, if any.
 
-    Where parameters that are off by one rounding lead the one in float32 about as far away, that is
-    no mistake, but a model in which rounding decides: it norms what is zero but for rounding, say.
+    Where parameters that are off by one rounding lead either of them about as far away, that is no
+    mistake, but a model in which rounding decides: it norms what is zero but for rounding, say.
     Every rank must call it: it runs collectives.
     """
     found = first_apart(a, reference, left)
     if not env.anywhere(found is not None):
         return left, ""
     moved = reference.nudged[0] if reference.nudged else nudged_trace(a, env)
+    # One may lie where a gradient is steep and the other beside it: dropout that leaves a norm a
+    # single small element, of what a layer in bfloat16 put out.
+    wide = nudged_trace(a, env, getattr(torch, right_in(a, env.backend)))
     if found is None:
         return left, ""
-    if found.off <= BASELINE_FACTOR * _moved(reference.single, moved, found):
+    far = max(_moved(reference.single, moved, found), _moved(reference.wide, wide, found))
+    if found.off <= BASELINE_FACTOR * far:
         return found.op, ""
     name = type(a.case.program[found.op]).__name__
     return left, (
@@ -77,11 +81,11 @@ def first_apart(a: Anatomy, reference: Reference, left: int) -> Apart | None:
     return None
 
 
-def _moved(single: Trace, moved: Trace, apart: Apart) -> float:
+def _moved(training: Trace, moved: Trace, apart: Apart) -> float:
     """How far another training in the same dtype is off there."""
     gaps = (
         _measured(mine, other)
-        for what, op, mine, other in _compared(single, moved)
+        for what, op, mine, other in _compared(training, moved)
         if (what, op) == (apart.what, apart.op)
     )
     return max((float(gap[0]) for gap in gaps if gap), default=0.0)

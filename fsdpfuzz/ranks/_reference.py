@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from fsdpfuzz.case import EPSILON, Anatomy, StateDict, lower, right_in
 from fsdpfuzz.case.operations.overflow import overflown
+from fsdpfuzz.case.units.precision import stored_low
 from fsdpfuzz.expect import FLOAT32_EPS, HEADROOM, STABLE
 from fsdpfuzz.ranks._buffers import buffers_of
 from fsdpfuzz.ranks._compare import Baseline, Values, baselines_of, entries_of, floor_of
@@ -81,7 +82,7 @@ class Recorder:
             self._named, self._plain = variables["named"], variables["model"]
             # Before DDP: it makes all ranks equal to rank 0 when it is made, not later.
             if self._nudge:
-                _nudge(self._named.values())
+                _nudge(self._named, stored_low(self._a))
             # The optimizer comes after ``named`` and holds the same parameters: DDP replaces none.
             if self._ddp:
                 variables["model"] = in_ddp(self._a, variables["model"], self._device)
@@ -304,18 +305,20 @@ def record(
     return recorder.finish(), ddp
 
 
-def nudged_trace(a: Anatomy, env: RankEnv) -> Trace:
-    """The plain model's training in float32, each parameter off by about one rounding."""
-    return record(a, env, torch.float32, alone=True, nudge=True)[0]
+def nudged_trace(a: Anatomy, env: RankEnv, dtype: torch.dtype = torch.float32) -> Trace:
+    """The plain model's training, each parameter off by about one rounding of float32's."""
+    return record(a, env, dtype, alone=True, nudge=True)[0]
 
 
-def _nudge(parameters: Iterable[nn.Parameter]) -> None:
+def _nudge(parameters: Mapping[str, nn.Parameter], low: frozenset[str]) -> None:
+    """Those in ``low`` are stored in bfloat16 where the others are in float32."""
     source = torch.Generator().manual_seed(0)
-    for p in parameters:
+    for name, p in parameters.items():
         up = torch.randint(2, p.shape, generator=source).to(p.device) * 2 - 1
         # ``data``: a parameter that requires grad is a leaf, which autograd lets nobody change in
         # place.
-        p.data.mul_(1 + up * torch.finfo(p.dtype).eps)
+        eps = EPSILON["bfloat16"] if name in low else max(torch.finfo(p.dtype).eps, FLOAT32_EPS)
+        p.data.mul_(1 + up * eps)
 
 
 def lower_dtypes(a: Anatomy) -> tuple[torch.dtype, ...]:

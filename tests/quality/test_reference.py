@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from fsdpfuzz.case import (
+    Activation,
     Backward,
     Buffered,
     CaseSpec,
+    Checkpoint,
     Dense,
+    Dropout,
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
@@ -17,12 +21,15 @@ from fsdpfuzz.case import (
     Linear,
     Norm,
     Optimizer,
+    Repeat,
+    Residual,
     Sequential,
     Step,
     ZeroGrad,
 )
-from fsdpfuzz.case.modules import ConvNorm, Lora
+from fsdpfuzz.case.modules import Attention, ConvNorm, Lora
 from fsdpfuzz.case.parallel import Parallel
+from fsdpfuzz.case.policies import Wrap
 from fsdpfuzz.case.tensor_parallel import TensorParallel
 from fsdpfuzz.invariants import judge
 from fsdpfuzz.loop._harness import fault_of
@@ -84,6 +91,56 @@ def test_where_rounding_decides_nothing_is_held_against_it() -> None:
     assert judge(case, seen).status == "passed"
     beyond = {report.beyond for report in seen.reports if report is not None}
     assert beyond == {"what rounding in float32 lets be told"}
+
+
+def test_a_gradient_may_be_steep_in_one_training_alone() -> None:
+    """Dropout leaves a norm one element, which a layer in bfloat16 put out near zero."""
+    body = Sequential(
+        children=(
+            Linear(out=5, bias=False),
+            Residual(body=Sequential(children=(Dropout(p=0.5), Norm(variant="rms")))),
+            Linear(out=5, bias=False),
+        )
+    )
+    children = (
+        Repeat(body=body, times=3),
+        Activation(fn="tanh"),
+        Dropout(p=0.5),
+        Activation(fn="tanh"),
+    )
+    case = CaseSpec(
+        world_size=2,
+        seed=49,
+        model=Sequential(children=children),
+        inputs=Dense(width=5),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0.body.2"))),
+        frozen=("0.body.1.body.1.weight", "0.body.2.weight"),
+        stored_low=("0.body.2",),
+        program=(Forward(), Backward()),
+    )
+    with Pool(2, "gloo") as pool:
+        seen = pool.run(case)
+    assert fault_of(seen) == ""
+    assert judge(case, seen).status in ("passed", "vacuous")
+
+
+@pytest.mark.parametrize("wrap", ["nested", "enable_wrap"])
+def test_the_plain_model_recomputes_what_it_never_offloaded(wrap: Wrap) -> None:
+    """What save_on_cpu does wrong ends FSDP's training, and not the one it is held against."""
+    children = (Attention(bias=False), Linear(out=1), Buffered(updates=True))
+    case = CaseSpec(
+        world_size=2,
+        model=Sequential(children=children),
+        inputs=Dense(width=1, length=2),
+        plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),), wrap=wrap),
+        checkpoints=(Checkpoint(path="1", kind="function_offload"),),
+        program=(Forward(), Backward()),
+    )
+    with Pool(2, "gloo") as pool:
+        seen = pool.run(case)
+    assert fault_of(seen) == ""
+    found = {(f.invariant, f.failure.type) for f in judge(case, seen).findings if f.failure}
+    assert found == {("no_crash", "CheckpointError")}
 
 
 def test_a_plain_sum_of_what_is_normed_is_constant() -> None:
