@@ -112,7 +112,7 @@ def test_a_gradient_may_be_steep_in_one_training_alone() -> None:
         world_size=2,
         seed=49,
         model=Sequential(children=children),
-        inputs=Dense(width=5),
+        inputs=Dense(width=5, batch=3),
         plan=Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0.body.2"))),
         frozen=("0.body.1.body.1.weight", "0.body.2.weight"),
         stored_low=("0.body.2",),
