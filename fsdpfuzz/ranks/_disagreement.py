@@ -43,7 +43,7 @@ def disagreement(a: Anatomy, env: RankEnv, reference: Reference, left: int) -> t
     moved = reference.nudged[0] if reference.nudged else nudged_trace(a, env)
     # One may lie where a gradient is steep and the other beside it: dropout that leaves a norm a
     # single small element, of what a layer in bfloat16 put out.
-    wide = nudged_trace(a, env, getattr(torch, right_in(a, env.backend)))
+    wide = nudged_trace(a, env, dtype=getattr(torch, right_in(a, env.backend)))
     if found is None:
         return left, ""
     far = max(_moved(reference.single, moved, found), _moved(reference.wide, wide, found))

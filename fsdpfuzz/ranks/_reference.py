@@ -58,10 +58,16 @@ class Trace:
         return (self.losses if quantity == "loss" else self.outputs)[index]
 
 
+NUDGES = (1, 4, 16)
+"""By how many roundings parameters are nudged where no float64 tells what is right. By one, what a
+norm puts out may stay the same to the last bit, and with it what is left of a gradient of which
+nearly all cancels there."""
+
+
 class Recorder:
     """A watcher that fills a trace."""
 
-    def __init__(self, a: Anatomy, *, ddp: bool, device: torch.device, nudge: bool = False) -> None:
+    def __init__(self, a: Anatomy, *, ddp: bool, device: torch.device, nudge: int = 0) -> None:
         self.trace = Trace()
         self._nudge = nudge
         self._a, self._ddp, self._device = a, ddp, device
@@ -82,7 +88,7 @@ class Recorder:
             self._named, self._plain = variables["named"], variables["model"]
             # Before DDP: it makes all ranks equal to rank 0 when it is made, not later.
             if self._nudge:
-                _nudge(self._named, stored_low(self._a))
+                _nudge(self._named, stored_low(self._a), self._nudge)
             # The optimizer comes after ``named`` and holds the same parameters: DDP replaces none.
             if self._ddp:
                 variables["model"] = in_ddp(self._a, variables["model"], self._device)
@@ -269,7 +275,7 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
     """All trainings without FSDP, the lower dtypes among them, and whether DDP was one.
 
     A model that is another one in float64 is right as it is in float32. How far rounding carries
-    it is then seen by nudging its parameters: each of them by about one rounding, up or down. So it
+    it is then seen by nudging its parameters: each of them by some roundings, up or down. So it
     is where a norm comes before a plain sum, which is constant: all gradients are rounding then,
     and by chance none is left in one way to compute them.
     """
@@ -277,8 +283,8 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
     # All trainings issue collectives, so all ranks run them in this order.
     right, _ = record(a, env, torch.float64 if wide else torch.float32, alone=True)
     single, ddp = record(a, env, torch.float32)
-    unsure = not wide or a.case.loss == "sum"
-    nudged = (nudged_trace(a, env),) if unsure else ()
+    nudges = NUDGES[: 1 if a.case.loss == "sum" else 0] if wide else NUDGES
+    nudged = tuple(nudged_trace(a, env, roundings) for roundings in nudges)
     dtypes, lower = record_lower(a, env)
     own, low = a.imported is not None, bool(a.case.stored_low)
     eps = EPSILON["bfloat16" if low else "float32"]
@@ -286,7 +292,7 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
 
 
 def record(
-    a: Anatomy, env: RankEnv, dtype: torch.dtype, *, alone: bool = False, nudge: bool = False
+    a: Anatomy, env: RankEnv, dtype: torch.dtype, *, alone: bool = False, nudge: int = 0
 ) -> tuple[Trace, bool]:
     """Trains the plain model; the trace, and whether ``DistributedDataParallel`` did it.
 
@@ -305,20 +311,22 @@ def record(
     return recorder.finish(), ddp
 
 
-def nudged_trace(a: Anatomy, env: RankEnv, dtype: torch.dtype = torch.float32) -> Trace:
-    """The plain model's training, each parameter off by about one rounding of float32's."""
-    return record(a, env, dtype, alone=True, nudge=True)[0]
+def nudged_trace(
+    a: Anatomy, env: RankEnv, roundings: int = 1, dtype: torch.dtype = torch.float32
+) -> Trace:
+    """The plain model's training, each parameter off by about so many roundings of float32's."""
+    return record(a, env, dtype, alone=True, nudge=roundings)[0]
 
 
-def _nudge(parameters: Mapping[str, nn.Parameter], low: frozenset[str]) -> None:
-    """Those in ``low`` are stored in bfloat16 where the others are in float32."""
-    source = torch.Generator().manual_seed(0)
+def _nudge(parameters: Mapping[str, nn.Parameter], low: frozenset[str], roundings: int) -> None:
+    """By one rounding of its own where that is more: ``low`` are stored in bfloat16."""
+    source = torch.Generator().manual_seed(roundings)
     for name, p in parameters.items():
         up = torch.randint(2, p.shape, generator=source).to(p.device) * 2 - 1
         # ``data``: a parameter that requires grad is a leaf, which autograd lets nobody change in
         # place.
-        eps = EPSILON["bfloat16"] if name in low else max(torch.finfo(p.dtype).eps, FLOAT32_EPS)
-        p.data.mul_(1 + up * eps)
+        eps = EPSILON["bfloat16"] if name in low else torch.finfo(p.dtype).eps
+        p.data.mul_(1 + up * max(eps, roundings * FLOAT32_EPS))
 
 
 def lower_dtypes(a: Anatomy) -> tuple[torch.dtype, ...]:

@@ -27,7 +27,8 @@ from fsdpfuzz.case import (
     Step,
     ZeroGrad,
 )
-from fsdpfuzz.case.modules import Attention, ConvNorm, Lora
+from fsdpfuzz.case.modules import Attention, ConvNorm, Lora, Parametrized
+from fsdpfuzz.case.operations import Apply
 from fsdpfuzz.case.parallel import Parallel
 from fsdpfuzz.case.policies import Wrap
 from fsdpfuzz.case.tensor_parallel import TensorParallel
@@ -122,6 +123,30 @@ def test_a_gradient_may_be_steep_in_one_training_alone() -> None:
         seen = pool.run(case)
     assert fault_of(seen) == ""
     assert judge(case, seen).status in ("passed", "vacuous")
+
+
+@pytest.mark.parametrize("seed", [27, 50, 256, 371, 683])
+def test_what_is_left_of_a_gradient_that_cancels_is_rounding(seed: int) -> None:
+    """A norm of which dropout left two elements, or one; without float64 to tell what is right."""
+    children = (
+        Parametrized(out=3),
+        Linear(out=3, bias=False),
+        Dropout(p=0.5),
+        Norm(affine=False),
+    )
+    twice = (Forward(), Backward(), Forward(), Backward())
+    once = (ZeroGrad(), Forward(grad=False), Forward(), Backward())
+    case = CaseSpec(
+        world_size=2,
+        seed=seed,
+        model=Sequential(children=children),
+        inputs=Dense(width=4),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        optimizer=Optimizer(momentum=0.0),
+        program=(*twice, Step(), *twice, Forward(), Backward(), Step(), Apply(), *once),
+    )
+    with Pool(2, "gloo", injection="tests.injected.references:is_right_in_float32") as pool:
+        assert judge(case, pool.run(case)).status == "passed"
 
 
 @pytest.mark.parametrize("wrap", ["nested", "enable_wrap"])
