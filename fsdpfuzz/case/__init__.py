@@ -67,7 +67,6 @@ from fsdpfuzz.case.flow import Situation
 from fsdpfuzz.case.freezing import adapter_names
 from fsdpfuzz.case.hazards import (
     called_units,
-    ever_frozen,
     identity_units,
     kept_whole,
     kept_without_gradient,
@@ -278,7 +277,6 @@ __all__ = [
     "digest",
     "dtypes_fit",
     "encode",
-    "ever_frozen",
     "features",
     "foreseen_rejections",
     "identity_units",

@@ -45,6 +45,14 @@ def may_lack_backward(a: Anatomy) -> bool:
     )
 
 
+@lru_cache(maxsize=64)
+def ever_frozen(a: Anatomy) -> frozenset[str]:
+    """Parameters that are frozen all along or for a part of the program."""
+    return a.frozen.union(
+        *(op.parameters for op in a.case.program if isinstance(op, RequiresGrad) and not op.value)
+    )
+
+
 # Nobody trains so: PyTorch raises in such a backward, whatever wraps the model.
 def leaves_out_all(a: Anatomy) -> int | None:
     """The first backward whose forwards left out, by their number, all that is trained.
@@ -102,6 +110,26 @@ def may_lack_grads(a: Anatomy) -> bool:
         or any(not p.used for p in a.parameters)
         or calls_below_the_root(a.case.program)
     )
+
+
+def unreached_roots(a: Anatomy) -> frozenset[str]:
+    """Units that may stay unsharded because no backward reaches them.
+
+    Both APIs keep a root whole after forward, since its backward comes next. A unit without
+    an enclosing one is its own root; if no parameter in it gets a gradient, its backward may
+    never run. What a forward leaves out gets none.
+    """
+    frozen = ever_frozen(a)
+    reached = {
+        owner
+        for p in a.parameters
+        if (owner := a.owners[p.fqn]) is not None
+        and p.used
+        and a.canonical(p.fqn) not in frozen
+        and not any(within(p.fqn, chosen) for chosen in a.optional)
+    }
+    unreached = [root for root in a.roots if root and not any(within(p, root) for p in reached)]
+    return frozenset(path for path in a.units if any(within(path, root) for root in unreached))
 
 
 # A backward gives a flat parameter one gradient, of which what was not used are zeros: also where

@@ -42,6 +42,15 @@ def has_state_after(a: Anatomy) -> int:
     return len(a.case.program)
 
 
+def has_scalar_state(a: Anatomy, op: int) -> bool:
+    """Whether the optimizer has state before ``op``, none of it of more than 0-dim parameters."""
+    state_from, stepped = has_state_after(a), set[str]()
+    for i, each, now in a.situations(0):
+        if state_from <= i < op and each.steps_optimizer:
+            stepped |= {n for n in now.graded.difference(a.case.held_out) if a.by_fqn[n].used}
+    return bool(stepped) and not any(a.by_fqn[name].shape for name in stepped)
+
+
 def _keeps_state(a: Anatomy) -> bool:
     optimizer = a.case.optimizer
     return optimizer is not None and optimizer.keeps_state

@@ -22,7 +22,7 @@ from fsdpfuzz.expect.collectives import traffic
 from fsdpfuzz.expect.offloads import checkpoint_entries, offload_entries
 from fsdpfuzz.expect.order import Deviation, order_error, order_warnings, parting, rank_in_warnings
 from fsdpfuzz.expect.output_dtype import output_dtype
-from fsdpfuzz.expect.reshards import backward_reshards, may_stay_whole, unreached_roots
+from fsdpfuzz.expect.reshards import backward_reshards, may_stay_whole
 from fsdpfuzz.expect.rounding import (
     ABSOLUTE,
     DIVERGED,
@@ -92,7 +92,6 @@ __all__ = [
     "traffic",
     "unit_numel",
     "unlike",
-    "unreached_roots",
     "waiting_bytes",
     "whole_bytes",
 ]

@@ -12,10 +12,9 @@ from fsdpfuzz.case import (
     Anatomy,
     Forward,
     Situation,
-    ever_frozen,
     kept_whole,
-    within,
 )
+from fsdpfuzz.case.lacking import unreached_roots
 from fsdpfuzz.case.micro_batches import kept_whole_after
 
 
@@ -89,23 +88,3 @@ def may_stay_whole(a: Anatomy, op: int) -> frozenset[str]:
         return unreached_roots(now)
     kept = now.units if kept_whole_after(a.case) else kept_whole(now)
     return unreached_roots(now).union(kept)
-
-
-def unreached_roots(a: Anatomy) -> frozenset[str]:
-    """Units that may stay unsharded because no backward reaches them.
-
-    Both APIs keep a root whole after forward, since its backward comes next. A unit without
-    an enclosing one is its own root; if no parameter in it gets a gradient, its backward may
-    never run. What a forward leaves out gets none.
-    """
-    frozen = ever_frozen(a)
-    reached = {
-        owner
-        for p in a.parameters
-        if (owner := a.owners[p.fqn]) is not None
-        and p.used
-        and a.canonical(p.fqn) not in frozen
-        and not any(within(p.fqn, chosen) for chosen in a.optional)
-    }
-    unreached = [root for root in a.roots if root and not any(within(p, root) for p in reached)]
-    return frozenset(path for path in a.units if any(within(path, root) for root in unreached))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from fsdpfuzz.case import WIDTHS, Anatomy
-from fsdpfuzz.case.lacking import may_lack_grads
+from fsdpfuzz.case.lacking import may_lack_grads, unreached_roots
 from fsdpfuzz.case.recipe import MODEL, Do, Items, Value, Variable, call
 from fsdpfuzz.expect import (
     grad_bytes,
@@ -19,7 +19,6 @@ from fsdpfuzz.expect import (
     shard_bytes,
     steps_after_backward,
     unit_numel,
-    unreached_roots,
     whole_bytes,
 )
 from fsdpfuzz.invariants.base import Invariant, left_behind, subjects, variant_name

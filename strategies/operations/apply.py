@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case.operations import Apply
+from fsdpfuzz.case.operations.apply import may_miss_the_shards
 from fsdpfuzz.strategies.drawing import LOTS
 from fsdpfuzz.strategies.operations.forward import evaluates_before_steps
 from fsdpfuzz.strategies.operations.program import Program
@@ -28,6 +29,8 @@ def draw(program: Program) -> None:
     places = [""] if renewed else ["", *(path for path in d.a.units if path)]
     # An evaluation before a step leaves units of fsdp2 whole.
     if not d.a.fsdp1 and (evaluates_before_steps(program) or program.lacks_backward):
+        return
+    if any(not b.fsdp1 and may_miss_the_shards(b) for b in program.drawn.under_each_plan):
         return
     for gap, which, smooth in asked:
         # Twice in four of the root.

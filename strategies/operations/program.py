@@ -9,7 +9,7 @@ from importlib import import_module
 
 import msgspec
 
-from fsdpfuzz.case import OPERATIONS, Op, anatomy
+from fsdpfuzz.case import OPERATIONS, Anatomy, Op, anatomy
 from fsdpfuzz.case.lacking import may_lack_backward
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.strategies.drawing import Drawing
@@ -43,10 +43,14 @@ class Program:
         return self.gaps[1:-1]
 
     @property
+    def drawn(self) -> Anatomy:
+        """The case with the operations that are drawn by now."""
+        return anatomy(msgspec.structs.replace(self.d.case, program=self.operations()))
+
+    @property
     def lacks_backward(self) -> bool:
         """Whether a backward may have nothing to go back through, which leaves units whole."""
-        case = msgspec.structs.replace(self.d.case, program=self.operations())
-        return may_lack_backward(anatomy(case))
+        return may_lack_backward(self.drawn)
 
     def holds(self, kind: type[Op]) -> bool:
         """Whether there is an operation of a kind."""

@@ -32,11 +32,11 @@ def draw(program: Program) -> None:
         plan = d.case.plan  # under another one, the module might not be called by itself
     # Of fsdp1 it is known to fail.
     asynchronous = d.chance(12 if d.a.fsdp1 else 25)
-    before = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
+    before = program.drawn
     together = d.chance(35) and makes_steps(before)
     gap.append(Rebuild(plan=plan, asynchronous=asynchronous, together=together))
     # What is saved of a part of the optimizer's state is known not to be loaded.
-    drawn = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
+    drawn = program.drawn
     if not d.chance(25) and saves_a_part(drawn):
         gap.pop()
 

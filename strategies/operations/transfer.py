@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from fsdpfuzz.case import anatomy
 from fsdpfuzz.case.operations.transfer import (
     Into,
     Transfer,
@@ -33,7 +30,7 @@ def draw(program: Program) -> None:
     stepped = gaps_after_a_step(program)
     gap = d.pick(stepped or program.gaps)
     sizes = [n for n in range(1, d.case.world_size) if d.case.world_size % n == 0]
-    whole = anatomy(msgspec.structs.replace(d.case, program=program.operations()))
+    whole = program.drawn
     compiled, together = d.chance(25), d.chance(35)
     saved = state and bool(stepped) and takes_optimizer(whole)
     apart = few and bool(sizes) and not dies_in_groups(d.a, into)

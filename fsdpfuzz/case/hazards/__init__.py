@@ -19,7 +19,6 @@ from fsdpfuzz.case.hazards.moved_hooks import MovedHooksDimension
 from fsdpfuzz.case.hazards.nested_names import NestedNamesDimension
 from fsdpfuzz.case.hazards.no_gradient import (
     NoGradientDimension,
-    ever_frozen,
     kept_whole,
     kept_without_gradient,
     units_without_gradient,
@@ -64,7 +63,6 @@ HAZARDS: tuple[Dimension, ...] = (
 __all__ = [
     "HAZARDS",
     "called_units",
-    "ever_frozen",
     "identity_units",
     "kept_whole",
     "kept_without_gradient",

@@ -16,7 +16,7 @@ from fsdpfuzz.case.hazards.passed_over import (
     quiet_with_gradient,
 )
 from fsdpfuzz.case.hazards.unit_calls import gives_grad
-from fsdpfuzz.case.lacking import may_lack_backward
+from fsdpfuzz.case.lacking import ever_frozen, may_lack_backward
 from fsdpfuzz.case.operations import Forward, RequiresGrad
 from fsdpfuzz.case.operations.forward import reduced_again
 from fsdpfuzz.case.operations.interrupt import root_calls
@@ -30,14 +30,6 @@ from fsdpfuzz.case.wrap import Fsdp1Unit
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.flow import Situation
-
-
-@lru_cache(maxsize=64)
-def ever_frozen(a: Anatomy) -> frozenset[str]:
-    """Parameters that are frozen all along or for a part of the program."""
-    return a.frozen.union(
-        *(op.parameters for op in a.case.program if isinstance(op, RequiresGrad) and not op.value)
-    )
 
 
 def unfrozen(a: Anatomy) -> frozenset[str]:

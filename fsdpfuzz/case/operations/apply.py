@@ -9,6 +9,7 @@ import msgspec
 
 from fsdpfuzz.case.base import ModulePath, on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
+from fsdpfuzz.case.lacking import unreached_roots
 from fsdpfuzz.case.operations.base import OperationBase, Progress
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Statement, call
 from fsdpfuzz.errors import CaseError
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.lowering import Lowering
     from fsdpfuzz.case.spec import CaseSpec
+
+
+# The function of a user finds what is registered: in a unit that is whole, parameters that FSDP2
+# lets go of when it reshards.
+def may_miss_the_shards(a: Anatomy) -> bool:
+    """Whether units of fsdp2 that have parameters may still be whole after a backward."""
+    return any(a.owned[path] for path in unreached_roots(a))
 
 
 class Apply(OperationBase, tag="apply", frozen=True, kw_only=True):
@@ -70,7 +78,7 @@ class Apply(OperationBase, tag="apply", frozen=True, kw_only=True):
             raise CaseError(f"{self.module!r} is neither the root nor a unit", path=f"{at}.module")
         if progress.pending or not progress.reduced:
             raise CaseError("apply in the middle of an iteration", path=at)
-        if progress.left and not a.fsdp1:
+        if not a.fsdp1 and (progress.left or may_miss_the_shards(a)):
             raise CaseError("apply while units may be whole", path=at)
         if a.split_ties:
             raise CaseError("a parameter tied across units, of which FSDP makes two", path=at)

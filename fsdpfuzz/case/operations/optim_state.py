@@ -21,7 +21,7 @@ from fsdpfuzz.case.operations.requires_grad import changes_training
 from fsdpfuzz.case.operations.state_dict import dcp_options
 from fsdpfuzz.case.optimizer import makes_steps
 from fsdpfuzz.case.recipe import MODEL, OPTIMIZER, Do, Statement, Value, Variable, call
-from fsdpfuzz.case.stepped import has_state_after
+from fsdpfuzz.case.stepped import has_scalar_state, has_state_after
 from fsdpfuzz.case.units.reshard_after_forward import told_to_reshard
 from fsdpfuzz.errors import CaseError
 
@@ -96,9 +96,12 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
             values=ON,
         ),
         "optim_stateless": Feature(
-            about="on when it is taken before any parameter has state",
+            about="on when it is taken before any parameter has state, scalars when only 0-dim "
+            "parameters have any",
             group="State",
+            # Nearly no model trains 0-dim parameters alone: no pair with it is waited for.
             values=ON,
+            open=True,
             excludes={"on": {"optim_state": ("no",)}},
         ),
         "optim_fresh": Feature(
@@ -245,8 +248,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         if a.fsdp1:
             yield "optim_own", on(any(op.own for op in found))
         yield "optim_offload", on(any(op.offload for op in found))
-        first = next((i for i, op in enumerate(a.case.program) if isinstance(op, OptimState)), 0)
-        yield "optim_stateless", on(bool(found) and first < has_state_after(a))
+        yield "optim_stateless", _stateless(a)
         yield "optim_broadcast", on(any(op.on_rank0 for op in found))
         yield "optim_flatten", on(any(op.flatten for op in found))
         yield "optim_fresh", on(any(op.fresh for op in found))
@@ -271,6 +273,13 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         )
         if full != case.program:
             yield Simpler(msgspec.structs.replace(case, program=full))
+
+
+def _stateless(a: Anatomy) -> str:
+    taken = [i for i, op in enumerate(a.case.program) if isinstance(op, OptimState)]
+    if taken and taken[0] < has_state_after(a):
+        return "on"
+    return "scalars" if any(has_scalar_state(a, i) for i in taken) else "off"
 
 
 def loaded(optimizer: Value) -> Do:

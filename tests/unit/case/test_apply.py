@@ -14,6 +14,7 @@ from fsdpfuzz.case import (
     Idle,
     Linear,
     Op,
+    Optimizer,
     Plan,
     Precision,
     Sequential,
@@ -97,6 +98,18 @@ def test_a_backward_with_nothing_to_go_back_through_leaves_units_whole() -> None
         check(case(fsdp2(""), *TRAIN, Apply(), **lacking))
     lacking["inputs"] = Dense(width=3, requires_grad=True)
     sound(fsdp2(""), *TRAIN, Apply(), **lacking)
+
+
+def test_a_root_that_no_backward_reaches_stays_whole() -> None:
+    """Beside others that are reached: what it holds is registered whole, and then let go."""
+    beside = Sequential(children=(Idle(), Linear(out=3)))
+    one_by_one = Optimizer(foreach=False)
+    asked: dict[str, Any] = {"model": beside, "inputs": Dense(width=3), "optimizer": one_by_one}
+    with pytest.raises(CaseError, match="units may be whole"):
+        check(case(fsdp2("0"), *TRAIN, Apply(), **asked))
+    sound(fsdp2("1"), *TRAIN, Apply(), **asked)
+    sound(fsdp2("", "0"), *TRAIN, Apply(), **asked)
+    sound(fsdp1("0"), *TRAIN, Apply(), **asked)
 
 
 def test_units_that_are_whole_take_it_with_fsdp1_alone() -> None:

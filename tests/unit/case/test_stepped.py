@@ -9,8 +9,11 @@ from fsdpfuzz.case import (
     Backward,
     Dense,
     Forward,
+    Fsdp2Plan,
+    Fsdp2Unit,
     Idle,
     Linear,
+    Node,
     Optimizer,
     Plan,
     Rebuild,
@@ -23,7 +26,7 @@ from fsdpfuzz.case import (
     features,
     parameter_features,
 )
-from fsdpfuzz.case.modules import Lora
+from fsdpfuzz.case.modules import Gain, Lora
 from fsdpfuzz.case.operations import Apply, ClearGrad, Op, OptimState
 from tests.unit.case.test_hazards import LOAD, OWN, TRAIN, having, orig
 from tests.unit.case.test_units import fsdp1, fsdp2, make
@@ -183,3 +186,28 @@ def test_what_shows_that_a_unit_was_whole_when_it_was_stepped(
 ) -> None:
     program = (Forward(), Backward(), Forward(grad=False), Step(), *shown)
     assert features(make(plan, model=Linear(out=1), program=program))["stepped_whole"] == expected
+
+
+@pytest.mark.parametrize(
+    ("children", "frozen", "program", "expected"),
+    [
+        ((Gain(scalar=True),), (), (*TRAIN, LOAD), "scalars"),
+        ((Gain(scalar=True),), (), (Forward(), Backward(), LOAD, *TRAIN), "on"),
+        ((Gain(scalar=True),), (), TRAIN, "off"),
+        ((Gain(),), (), (*TRAIN, LOAD), "off"),
+        ((Gain(scalar=True), Linear(out=2)), (), (*TRAIN, LOAD), "off"),
+        ((Gain(scalar=True), Linear(out=2)), ("1.weight", "1.bias"), (*TRAIN, LOAD), "scalars"),
+        ((Gain(scalar=True), Idle()), (), (*TRAIN, LOAD), "scalars"),
+    ],
+)
+def test_state_of_0_dim_parameters_alone(
+    children: tuple[Node, ...], frozen: tuple[str, ...], program: tuple[Op, ...], expected: str
+) -> None:
+    unit = Fsdp2Unit(path="", ignored_parameters=("0.gain",))
+    case = make(
+        Fsdp2Plan(units=(unit,)),
+        model=Sequential(children=children),
+        program=program,
+        frozen=frozen,
+    )
+    assert features(case)["optim_stateless"] == expected
