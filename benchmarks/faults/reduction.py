@@ -6,12 +6,20 @@ from benchmarks.faults._edit import Edit, fault
 
 COLLECTIVES = "torch.distributed.fsdp._fully_shard._fsdp_collectives:"
 FACTORS = COLLECTIVES + "_get_gradient_divide_factors"
+GROUP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group:RegisterPostBackwardFunction."
 INIT2 = "torch.distributed.fsdp._fully_shard._fsdp_init:"
 RUNTIME = "torch.distributed.fsdp._runtime_utils:"
 INIT1 = "torch.distributed.fsdp._init_utils:"
 DIVIDE_AFTER = "_div_if_needed(new_sharded_grad, state._gradient_postdivide_factor)"
 
 FAULTS = (
+    fault(
+        "fsdp2_reduces_at_the_end",
+        "all units wait for the end of backward with their gradients, and stay whole until then",
+        "fsdp2 runtime",
+        "fsdp2",
+        Edit(GROUP2 + "backward", "ctx.param_group.post_backward()", "None"),
+    ),
     fault(
         "fsdp2_idle_rank_keeps_nothing",
         "a rank whose own gradients are exact zeros takes no part of the others'",

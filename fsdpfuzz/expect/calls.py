@@ -34,6 +34,8 @@ class Pass:
     """The units as their forwards end."""
     trained: dict[str, set[str]] = field(default_factory=dict)
     """For each unit the parameters, by their source's name, that get a gradient."""
+    entered: set[str] = field(default_factory=set)
+    """The units that were given an input that requires grad."""
     bare: set[str] = field(default_factory=set)
     """Roots of fsdp2 that manage nothing and whose output requires grad: backward ends there."""
     apart: set[str] = field(default_factory=set)
@@ -47,6 +49,7 @@ class Pass:
             mine.recorded += calls.recorded
             mine.reached += calls.reached
         self.bare |= other.bare
+        self.entered |= other.entered
         self.begun += other.begun
         self.ended += other.ended
         for path, names in other.trained.items():
@@ -80,6 +83,8 @@ def calls_of(a: Anatomy, op: Forward, now: Situation) -> Pass | None:
         if not left.get(path):
             left[path] = len(a.modules_of(path))
             made.begun.append(path)
+            if call.grad and call.input_grad:
+                made.entered.add(path)
             unit.times += 1
             unit.recorded += call.grad
         if left[path] == 1:

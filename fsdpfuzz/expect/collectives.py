@@ -6,8 +6,9 @@ dtype that it computes in. What happens to it after forward its strategy says (f
 again, but for those of ``SHARD_GRAD_OP`` under ``no_sync``. Where gradients are synchronised, each
 unit that has any reduces them once: over its shards, over replicas if there are several, or, where
 it is not sharded, over all ranks. Prefetching changes when units are gathered, not how often, and
-the next unit in backward is gathered before the present one's gradients are reduced. For a function
-that is applied to each module fsdp1 gathers what is sharded, in its own dtype, and fsdp2 nothing.
+the next unit in backward is gathered before the present one's gradients are reduced, and the one
+after it behind that. For a function that is applied to each module fsdp1 gathers what is sharded,
+in its own dtype, and fsdp2 nothing.
 
 Where nothing is promised at all `fsdpfuzz.expect.promised` says, and besides
 - where ranks take different paths, and from a call of anything but the root, a forward whose loss
@@ -25,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import pairwise
 
 from fsdpfuzz.case import Anatomy, Forward, Situation, kept_whole, within
 from fsdpfuzz.case.operations import Apply, Op, Reshard, Unshard
@@ -36,7 +36,7 @@ from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
 from fsdpfuzz.expect.bytes import gathered_in, shard_numel
 from fsdpfuzz.expect.calls import Pass, UnitCalls, called_again, calls_of
 from fsdpfuzz.expect.order import parting
-from fsdpfuzz.expect.prefetches import begun_in_turn, ended_in_turn, gathered, gathered_before
+from fsdpfuzz.expect.prefetches import Turn, backward_order, begun_in_turn, ended_in_turn, gathered
 from fsdpfuzz.expect.promised import promises_traffic
 from fsdpfuzz.expect.traffic import ANY, EITHER, SHARDED, WHOLE, Bounds, Traffic, collective
 
@@ -248,7 +248,7 @@ class _Follower:
                 found.add(self._gather(path), own[path], path)
         for path, calls in made.units.items():
             self._compares(path, called_again(self._now, path, calls), found)
-        early = list(self._prefetched(made, {p for p, number in own.items() if number == SHARDED}))
+        early = list(self._in_time(made, {p for p, number in own.items() if number == SHARDED}))
         for path in a.units:
             if self._root(path) in reached and a.managed.get(path):
                 again = path in made.units and made.units[path].times > 1
@@ -314,24 +314,24 @@ class _Follower:
             # torch/distributed/fsdp/_exec_order_utils.py).
             found.add(collective("all_gather", "int32", 1), Bounds(0, 2 * times), path)
 
-    def _prefetched(self, made: Pass, once: set[str]) -> Iterator[tuple[str, str]]:
-        """What a backward gathers before it reduces the unit that comes before that.
-
-        ``once`` are the units that it gathers once.
-        """
+    def _in_time(self, made: Pass, once: set[str]) -> Iterator[tuple[str, str]]:
+        """What comes before what in a backward; ``once`` are the units that it gathers once."""
         a = self._now
         if any(c.recomputes for c in a.case.checkpoints) or not self._sync:
             return
         for root in a.roots:
+            begun = [path for path in made.begun if self._root(path) == root]
             ended = [path for path in made.ended if self._root(path) == root]
             if root in self._stale or any(made.units[p].times > 1 for p in ended):
                 continue
-            for path, now in pairwise(ended):
-                unit, trained = a.options[now], made.trained.get(now)
-                wanted = isinstance(unit, Fsdp2Unit) or unit.backward_prefetch is not None
-                if wanted and trained and not self._unreduced.get(now) and not is_whole(a, now):
-                    for early in sorted(once.intersection(gathered_before(a, now, path))):
-                        yield self._gather(early), self._scatter(now, trained)
+            texts = {Turn("gather", path): self._gather(path) for path in once.intersection(ended)}
+            for path in ended:
+                names = made.trained.get(path)
+                if names and not (self._unreduced.get(path) or is_whole(a, path)):
+                    texts[Turn("reduce", path)] = self._scatter(path, names)
+            for first, then in backward_order(a, begun, ended, made.entered):
+                if first in texts and then in texts:
+                    yield texts[first], texts[then]
 
     def _reduced(self, path: str, names: set[str], found: Traffic, *, again: bool) -> None:
         """What a backward reduces of a unit's gradients; ``again`` if it was called repeatedly.

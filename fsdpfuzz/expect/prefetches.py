@@ -1,11 +1,14 @@
-"""When units are gathered that fsdp2 is told to prefetch."""
+"""When units are gathered that are prefetched, and when backward reduces them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
-from fsdpfuzz.case import Anatomy
+from fsdpfuzz.case import Anatomy, within
 from fsdpfuzz.case.units.prefetch_list import listed, listed_in_backward
+from fsdpfuzz.case.wrap import Fsdp2Unit
 
 _Lists = Mapping[str, Sequence[str]]
 
@@ -48,6 +51,53 @@ def gathered(a: Anatomy, begun: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(each for path in begun for each in (path, *lists.get(path, ()))))
 
 
-def gathered_before(a: Anatomy, path: str, usual: str) -> Sequence[str]:
-    """What backward gathers before it reduces a unit; where it is told nothing, the ``usual``."""
-    return listed_in_backward(a).get(path, (usual,))
+class Turn(NamedTuple):
+    """What a backward does to a unit."""
+
+    kind: Literal["gather", "reduce"]
+    unit: str
+
+
+def backward_order(
+    a: Anatomy, begun: Sequence[str], ended: Sequence[str], entered: Collection[str]
+) -> Iterator[tuple[Turn, Turn]]:
+    """Pairs of which a backward does the first before the second, if it does both once.
+
+    ``begun`` and ``ended`` are the units below one root as their forwards begin and end, and
+    ``entered`` those of them with an input that requires grad.
+    """
+    told = listed_in_backward(a)
+    for path, now in pairwise(ended):
+        unit = a.options[now]
+        # Where it is told nothing, it looks ahead to the next unit.
+        if isinstance(unit, Fsdp2Unit) or unit.backward_prefetch is not None:
+            for early in told.get(now, (path,)):
+                yield Turn("gather", early), Turn("reduce", now)
+    if not a.fsdp1:
+        yield from _reduced_in_turn(a, begun, [] if told else ended, entered)
+
+
+# ``RegisterPostBackwardFunction`` in fsdp/_fully_shard/_fsdp_param_group.py lies on the inputs that
+# a unit's forward begins with, and autograd comes to what was called later first. Then
+# ``_backward_prefetch`` of the unit before looks one unit ahead, and no further.
+def _reduced_in_turn(
+    a: Anatomy, begun: Sequence[str], ended: Sequence[str], entered: Collection[str]
+) -> Iterator[tuple[Turn, Turn]]:
+    """What a backward does after it has reduced a unit (fsdp2).
+
+    Units without an input that requires grad it reduces at the end.
+    """
+    for i, now in enumerate(begun):
+        if now in entered:
+            for path in reversed(begun[:i]):
+                yield Turn("reduce", now), Turn("reduce", path)
+            over = {path for path in begun[:i] if _is_over(a, path, now)}
+            for path, before in pairwise(ended):
+                if before in over:
+                    yield Turn("reduce", now), Turn("gather", path)
+
+
+def _is_over(a: Anatomy, path: str, now: str) -> bool:
+    """Whether the forward of a unit that began before another one's has ended by then, too."""
+    # That of a list of modules may end with any call.
+    return len(a.modules_of(path)) == 1 and not any(within(m, path) for m in a.modules_of(now))

@@ -83,11 +83,14 @@ class Collectives(Invariant):
 
 
 class GatheredInTurn(Invariant):
-    """Order of all-gathers."""
+    """Order of all-gathers, and of reductions among them."""
 
     name = "gathered_in_turn"
-    summary = "forward gathers units in the order of their calls, backward the next one in time"
-    wrong = "gathers a unit at another time than it should"
+    summary = (
+        "forward gathers units in the order of their calls, backward the next one in time, "
+        "and reduces them in turn"
+    )
+    wrong = "gathers or reduces a unit out of turn"
     costs = True
 
     def check(self, a: Anatomy, observation: Observation) -> Iterator[Finding]:

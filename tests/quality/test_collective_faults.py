@@ -81,6 +81,10 @@ FAULTS: dict[str, tuple[CaseSpec, str]] = {
         chain(second(prefetched_in_backward=("1", "0"))),
         "gathered_in_turn/mismatch/fsdp2:late",
     ),
+    "fsdp2_reduces_at_the_end": (
+        chain(second()),
+        "gathered_in_turn/mismatch/fsdp2:late",
+    ),
     "stale_low_precision_after_full": (
         msgspec.structs.replace(
             chain(first("", sharding="SHARD_GRAD_OP", precision=WIDER)),

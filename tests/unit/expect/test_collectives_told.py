@@ -66,7 +66,8 @@ def test_a_unit_of_several_modules_ends_with_the_last_of_them() -> None:
     nine, eighteen = "all_gather float32 9", "reduce_scatter float32 18"
     found = promised(grouped, model=three)
     assert found[0].order == (nine, FIVE)
-    assert found[1].early == ((FIVE, eighteen),)
+    # Backward comes to the first of them last.
+    assert found[1].early == ((FIVE, eighteen), ("reduce_scatter float32 10", eighteen))
 
 
 def test_nothing_is_promised_once_forwards_of_one_backward_read_other_parameters() -> None:
