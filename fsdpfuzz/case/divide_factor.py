@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 
 
 class DivideFactor(Part, frozen=True, kw_only=True):
-    """By what every unit divides the sum of its gradients over all ranks."""
+    """By what every unit divides the sum of its gradients over all ranks, and who does it."""
 
-    factor: Annotated[float, Meta(gt=0.0, le=1024.0)]
+    factor: Annotated[float, Meta(gt=0.0, le=1024.0)] | None = None
+    """None for the number of ranks, as usual."""
     force_sum: bool = False
     """``set_force_sum_reduction_for_comms(True)``."""
 
     def words(self) -> str:
         """``2, sums only``."""
-        return f"{self.factor:g}, sums only" if self.force_sum else f"{self.factor:g}"
+        words = ["ranks" if self.factor is None else f"{self.factor:g}"]
+        return ", ".join([*words, "sums only"] if self.force_sum else words)
 
 
 class DivideFactorDimension(Dimension):
@@ -42,10 +44,12 @@ class DivideFactorDimension(Dimension):
     )
     features: ClassVar[Mapping[str, Feature]] = {
         "divide_factor": Feature(
-            about="no, ranks (their number, told), other: by what gradients are divided (fsdp2 "
-            "only)",
+            about="no, ranks (their number, told), other, sums (their number, not told, where "
+            "collectives are only to sum up): by what gradients are divided (fsdp2 only)",
             group="Training",
+            # Too few sum up alone for each pair with it to be waited for.
             values=("no", "ranks", "other"),
+            open=True,
             apis=("fsdp2",),
             excludes={"no": {"divided_apart": ("on",)}},
         ),
@@ -74,8 +78,7 @@ class DivideFactorDimension(Dimension):
         if a.fsdp1:
             return
         told = a.case.divide_factor
-        same = told is not None and told.factor == data_ranks(a.case)
-        yield "divide_factor", "no" if told is None else "ranks" if same else "other"
+        yield "divide_factor", _by(a)
         # ``_get_gradient_divide_factors`` in fsdp/_fully_shard/_fsdp_collectives.py: only float32
         # and bfloat16 leave the division to the collective, any other dtype might overflow in the
         # sum.
@@ -100,9 +103,12 @@ class DivideFactorDimension(Dimension):
         return a.case.divide_factor is not None
 
     def check(self, a: Anatomy) -> None:
-        """It is an option of fsdp2."""
-        if a.fsdp1 and a.case.divide_factor is not None:
+        """It is an option of fsdp2, and says something."""
+        told = a.case.divide_factor
+        if a.fsdp1 and told is not None:
             raise CaseError("an option of fsdp2 alone", path="$.divide_factor")
+        if told == DivideFactor():
+            raise CaseError("neither a factor nor sums only", path="$.divide_factor")
 
     def needs_gpu(self, a: Anatomy) -> str:
         """gloo cannot multiply while it sums up, as FSDP wants it unless it only sums up."""
@@ -117,12 +123,25 @@ class DivideFactorDimension(Dimension):
         told, replace = case.divide_factor, msgspec.structs.replace
         if told is None:
             return
-        yield Simpler(replace(case, divide_factor=None), "set_gradient_divide_factor")
+        none = replace(case, divide_factor=None)
+        if told.factor is None:
+            yield Simpler(none, "set_force_sum_reduction_for_comms")
+            return
+        yield Simpler(none, "set_gradient_divide_factor")
         if told.force_sum:
             plainer = replace(told, force_sum=False)
             yield Simpler(replace(case, divide_factor=plainer), "set_force_sum_reduction_for_comms")
         if told.factor != 1.0:
             yield Simpler(replace(case, divide_factor=replace(told, factor=1.0)))
+
+
+def _by(a: Anatomy) -> str:
+    told = a.case.divide_factor
+    if told is None:
+        return "no"
+    if told.factor is None:
+        return "sums"
+    return "ranks" if told.factor == data_ranks(a.case) else "other"
 
 
 # ``_get_gradient_divide_factors``: a factor that is the size of the group is ReduceOp.AVG, which
@@ -136,18 +155,18 @@ def _multiplies(a: Anatomy, path: str) -> bool:
 def told(a: Anatomy, target: Value) -> Iterator[Do]:
     """What a unit is told once it is made."""
     factor = a.case.divide_factor
-    if factor is not None:
+    if factor is not None and factor.factor is not None:
         tell = call(".set_gradient_divide_factor", target, factor.factor)
         yield Do(call=tell, who="fsdp")
-        if factor.force_sum:
-            sums = call(".set_force_sum_reduction_for_comms", target, True)
-            yield Do(call=sums, who="fsdp")
+    if factor is not None and factor.force_sum:
+        sums = call(".set_force_sum_reduction_for_comms", target, True)
+        yield Do(call=sums, who="fsdp")
 
 
 def followed(a: Anatomy) -> Iterator[Statement]:
     """What makes the plain model's gradients those of FSDP, once they are averaged."""
     factor = a.case.divide_factor
-    if factor is not None:
+    if factor is not None and factor.factor is not None:
         # The plain model's are divided by the number of ranks already, FSDP's by the factor
         # instead.
         yield scaled(a, data_ranks(a.case) / factor.factor)

@@ -9,6 +9,7 @@ import msgspec
 from fsdpfuzz.case import Backward, Forward, Op, Step, chain
 from fsdpfuzz.case.communication import Communication
 from fsdpfuzz.case.divide_factor import DivideFactor
+from fsdpfuzz.case.mesh import Mesh
 from fsdpfuzz.case.micro_batches import MicroBatches
 from tests.injected.by_hand import assert_scripted, judged
 from tests.injected.hunting import (
@@ -75,3 +76,17 @@ def test_a_fault_of_a_divide_factor(tmp_path: Path) -> None:
     assert case.divide_factor != DivideFactor(factor=1.0)
     # One shard there is on a mesh of two dimensions, which takes some lines to make.
     assert_shown_by_its_script(found, lines=LONGER)
+
+
+def test_sums_that_are_divided_by_too_few(tmp_path: Path) -> None:
+    """Whoever asks for sums only, and for no factor, has FSDP2 divide by all ranks itself."""
+    injection = f"{INJECTIONS}:fsdp2_replicas_not_counted"
+    plain = chain("fsdp2", (3, 4, 2), (0,), 2, (Forward(), Backward(), Step()))
+    told = msgspec.structs.replace(
+        plain, mesh=Mesh(replicate=2, shard=1), divide_factor=DivideFactor(force_sum=True)
+    )
+    found = judged(told, injection).findings
+    assert KEY in {finding.key for finding in found}
+    finding = next(finding for finding in found if finding.key == KEY)
+    assert_scripted(told, finding, injection, tmp_path)
+    assert judged(told).findings == ()

@@ -49,6 +49,7 @@ def divided(told: DivideFactor | None, plan: Plan | None = None, **changes: obje
         (DivideFactor(factor=2.0), "ranks", "off"),
         (DivideFactor(factor=3.0), "other", "off"),
         (DivideFactor(factor=2.0, force_sum=True), "ranks", "on"),
+        (DivideFactor(force_sum=True), "sums", "on"),
     ],
 )
 def test_its_features(told: DivideFactor | None, factor: str, apart: str) -> None:
@@ -101,6 +102,22 @@ def test_fsdp1_has_none() -> None:
     assert caught.value.path == "$.divide_factor"
 
 
+def test_sums_alone_leave_the_number_as_it_is() -> None:
+    told = DivideFactor(force_sum=True)
+    recipe = lower(anatomy(divided(told)))
+    for target in (Inside("model", "0"), MODEL):
+        assert Do(call=call(SUMS, target, True), who="fsdp") in recipe.procedures[1].body
+    told_nothing = lower(anatomy(divided(None)))
+    assert recipe.main == told_nothing.main
+    more = [do for do in recipe.procedures[1].body if do not in told_nothing.procedures[1].body]
+    assert len(more) == 2
+    assert told.words() == "ranks, sums only"
+    found = list(DivideFactorDimension().simpler(divided(told)))
+    assert [(s.case.divide_factor, s.words) for s in found] == [(None, SUMS.removeprefix("."))]
+    with pytest.raises(CaseError, match="neither a factor nor sums only"):
+        check(divided(DivideFactor()))
+
+
 @pytest.mark.parametrize("value", ["0.0", "-1.0", "1e9"])
 def test_what_is_no_factor_is_refused(value: str) -> None:
     given = encode(divided(DivideFactor(factor=2.0)))
@@ -148,6 +165,7 @@ def test_what_is_frozen_may_be_trained_some_day(changes: dict[str, object]) -> N
         (None, None, False),
         (DivideFactor(factor=3.0), None, True),
         (DivideFactor(factor=3.0, force_sum=True), None, False),
+        (DivideFactor(force_sum=True), None, False),
         (DivideFactor(factor=2.0), None, False),
         (DivideFactor(factor=3.0), Mesh(replicate=2, shard=1), False),
     ],

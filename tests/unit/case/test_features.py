@@ -360,7 +360,7 @@ SELDOM = {
     "unscaled",
 }
 """Features with values that are too seldom drawn to be met with each value of the others."""
-OPEN = {"checkpoint", "optim_stateless", "steps", "unstepped", "variants", *SELDOM}
+OPEN = {"checkpoint", "divide_factor", "optim_stateless", "steps", "unstepped", "variants", *SELDOM}
 """Features that have more values than are listed, or as many as one likes."""
 
 

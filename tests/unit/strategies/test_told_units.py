@@ -77,7 +77,8 @@ def test_every_factor_is_drawn_with_sums_and_without() -> None:
     assert all(case.api == "fsdp2" for case in found)
     told = Counter(case.divide_factor for case in found)
     factors = {told.factor for told in told if told is not None}
-    assert factors == {0.5, 1.0, 2.0, 3.0, 4.0}
+    assert factors == {None, 0.5, 1.0, 2.0, 3.0, 4.0}
+    assert DivideFactor(force_sum=True) in told
     assert {told.force_sum for told in told if told is not None} == {False, True}
     assert 0.02 < len(found) / len(everything()) < 0.08
 
