@@ -30,4 +30,5 @@ def assert_scripted(
     ranks, launcher = case.world_size, injection_launcher(injection)
     shown = verify_forked(script, ranks, "gloo", finding, launcher=launcher)
     assert shown.reproduced, shown.output
-    assert verify_forked(script, ranks, "gloo", finding).outcome == usual
+    sound = verify_forked(script, ranks, "gloo", finding)
+    assert sound.outcome == usual, sound
