@@ -47,6 +47,7 @@ class Apply(OperationBase, tag="apply", frozen=True, kw_only=True):
         ),
     }
     needs_reduced: ClassVar[bool] = True
+    casts_buffers: ClassVar[bool] = True
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("param",)
 
     module: ModulePath = ""

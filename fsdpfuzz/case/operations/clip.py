@@ -83,6 +83,7 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
         )
     }
     needs_reduced: ClassVar[bool] = True
+    casts_buffers: ClassVar[bool] = True
     joins_gradients: ClassVar[bool] = True
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("grad",)
     results: ClassVar[tuple[str, ...]] = (TOTAL_NORM,)

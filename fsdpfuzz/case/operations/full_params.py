@@ -88,6 +88,7 @@ class FullParams(OperationBase, tag="full_params", frozen=True, kw_only=True):
         ),
     )
     needs_reduced: ClassVar[bool] = True
+    casts_buffers: ClassVar[bool] = True
     takes_tensor_parallel: ClassVar[bool] = False
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("param",)
     results: ClassVar[tuple[str, ...]] = (WHOLE,)

@@ -111,6 +111,7 @@ class OptimState(OperationBase, tag="optim_state", frozen=True, kw_only=True):
         ),
     }
     needs_reduced: ClassVar[bool] = True
+    casts_buffers: ClassVar[bool] = True
     asks_optimizer: ClassVar[bool] = True
     saves_optimizer: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = (OPTIM_STATE, OPTIONS, LOADED, LEFT)

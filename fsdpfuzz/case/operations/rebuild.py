@@ -79,6 +79,7 @@ class Rebuild(OperationBase, tag="rebuild", frozen=True, kw_only=True):
         )
     }
     wraps: ClassVar[bool] = True
+    casts_buffers: ClassVar[bool] = True
     renews: ClassVar[bool] = True
     stores: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = (LOADED, LEFT)

@@ -84,6 +84,7 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
         ),
     }
     needs_reduced: ClassVar[bool] = True
+    casts_buffers: ClassVar[bool] = True
     stores: ClassVar[bool] = True
     results: ClassVar[tuple[str, ...]] = (PARAMETERS, STATE, GROUPS)
 

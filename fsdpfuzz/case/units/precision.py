@@ -318,11 +318,11 @@ def coarsest(a: Anatomy) -> Dtype:
 def cast_buffer(a: Anatomy, fqn: str) -> Dtype | None:
     """The dtype to which FSDP has cast a floating-point buffer by the end of the program.
 
-    It does so when the root runs or saves for the first time. None where the buffer keeps its own.
+    It does so when the root first runs, saves, or shows its parameters. None where it does not.
     """
     unit = innermost(fqn.rpartition(".")[0], a.units)
     precision = None if unit is None else a.options[unit].precision
-    # ``_lazy_init`` in fsdp/_runtime_utils.py, which the state-dict hooks call as a forward does.
+    # ``_lazy_init`` in fsdp/_runtime_utils.py, which state dicts and summon_full_params, too, call.
     cast = any(op.casts_buffers for op in a.case.program)
     return precision.buffer if precision is not None and cast else None
 
