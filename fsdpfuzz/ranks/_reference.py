@@ -283,7 +283,7 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
     # All trainings issue collectives, so all ranks run them in this order.
     right, _ = record(a, env, torch.float64 if wide else torch.float32, alone=True)
     single, ddp = record(a, env, torch.float32)
-    nudges = NUDGES[: 1 if a.case.loss == "sum" else 0] if wide else NUDGES
+    nudges = NUDGES if not wide else NUDGES[:1] if a.case.loss == "sum" else ()
     nudged = tuple(nudged_trace(a, env, roundings) for roundings in nudges)
     dtypes, lower = record_lower(a, env)
     own, low = a.imported is not None, bool(a.case.stored_low)

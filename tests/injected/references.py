@@ -39,3 +39,9 @@ def averages_twice_and_compares(env: RankEnv) -> None:
     """Both of them."""
     averages_twice_in_float32(env)
     compares_each_tensor(env)
+
+
+def is_right_in_float32_and_compares(env: RankEnv) -> None:
+    """Both of them."""
+    is_right_in_float32(env)
+    compares_each_tensor(env)

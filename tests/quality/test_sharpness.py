@@ -20,15 +20,19 @@ EACH = 25
 MOST = {"float32": 0.001, "float16": 0.2, "bfloat16": 0.5}
 """Of the largest element of all gradients, by the coarsest dtype that takes part."""
 DETAILED = "tests.injected.references:compares_each_tensor"
+IN_FLOAT32 = "tests.injected.references:is_right_in_float32_and_compares"
 MISTAKEN = "tests.injected.references:averages_twice_and_compares"
 
 
-def drawn() -> Iterator[CaseSpec]:
+def drawn(*, random: bool = False) -> Iterator[CaseSpec]:
+    """Of each focus the first ones that train; of those that draw numbers alone, if asked."""
     for focus in FOCUSES:
         trained = (
             case
             for case in sample(focus).cases
-            if case.world_size == 2 and any(op.gives_gradients for op in case.program)
+            if case.world_size == 2
+            and any(op.gives_gradients for op in case.program)
+            and (anatomy(case).draws_random or not random)
         )
         yield from (case for case, _ in zip(trained, range(EACH), strict=False))
 
@@ -60,6 +64,13 @@ def blunt(cases: Iterable[CaseSpec], injection: str) -> tuple[int, list[str]]:
 def test_a_gradient_that_is_off_by_half_is_seen() -> None:
     looked, found = blunt(drawn(), DETAILED)
     assert looked >= 4 * EACH
+    assert len(found) <= looked // 50, found
+
+
+def test_so_it_is_where_no_float64_tells_what_is_right() -> None:
+    """As of models with dropout on GPUs, whose parameters are nudged instead."""
+    looked, found = blunt(drawn(random=True), IN_FLOAT32)
+    assert looked >= 3 * EACH
     assert len(found) <= looked // 50, found
 
 
