@@ -164,7 +164,7 @@ class Reference:
     wide: Trace
     single: Trace
     lower: tuple[Trace, ...] = ()
-    """In the dtypes below float32 in which units compute."""
+    """In the dtypes below float32 in which units compute; nudged ones come last."""
     nudged: tuple[Trace, ...] = ()
     """In float32 as well, where ``wide`` is, too."""
     kinked: bool = False
@@ -286,6 +286,9 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
     nudges = NUDGES if not wide else NUDGES[:1] if a.case.loss == "sum" else ()
     nudged = tuple(nudged_trace(a, env, roundings) for roundings in nudges)
     dtypes, lower = record_lower(a, env)
+    if a.case.optimizer is not None and a.case.optimizer.adapts:
+        # A step of Adam's is as long for a gradient that is all rounding as for any other.
+        lower += tuple(nudged_trace(a, env, dtype=dtype) for dtype in dtypes)
     own, low = a.imported is not None, bool(a.case.stored_low)
     eps = EPSILON["bfloat16" if low else "float32"]
     return Reference(right, single, lower, nudged, own, eps), dtypes, ddp

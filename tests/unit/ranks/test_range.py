@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fsdpfuzz.case import Backward, CaseSpec, Forward, Fsdp1Plan, Fsdp1Unit, Precision, anatomy
+from fsdpfuzz.case import (
+    Anatomy,
+    Backward,
+    CaseSpec,
+    Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
+    Optimizer,
+    Precision,
+    anatomy,
+)
 from fsdpfuzz.case.operations import Clip
 from fsdpfuzz.observations import NOT_FINITE, Comparison, Subject
+from fsdpfuzz.ranks import _reference
 from fsdpfuzz.ranks._compare import Baseline, baselines_of
-from fsdpfuzz.ranks._reference import NEVER, Recorder, Reference, Trace, lower_dtypes
+from fsdpfuzz.ranks._env import RankEnv
+from fsdpfuzz.ranks._reference import (
+    NEVER,
+    Recorder,
+    Reference,
+    Trace,
+    lower_dtypes,
+    references,
+)
 from fsdpfuzz.ranks._train import _refuses, _until
 from tests.unit.loop.standins import make_case
+from tests.unit.ranks.executed import environment
 
 HALF = torch.float16
 
@@ -111,6 +133,32 @@ def test_what_is_measured_is_what_units_compute_in(
     )
     case: CaseSpec = msgspec.structs.replace(make_case((2,)), plan=Fsdp1Plan(units=units))
     assert lower_dtypes(anatomy(case)) == dtypes
+
+
+@pytest.mark.parametrize(("optimizer", "times"), [("adamw", 2), ("sgd", 1)])
+def test_where_steps_blow_rounding_up_a_lower_dtype_is_trained_twice(
+    optimizer: Literal["adamw", "sgd"], times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of an adaptive optimizer are as long where a gradient is all rounding."""
+    trained: list[tuple[torch.dtype, int]] = []
+
+    def record(
+        a: Anatomy, env: RankEnv, dtype: torch.dtype, *, alone: bool = False, nudge: int = 0
+    ) -> tuple[Trace, bool]:
+        trained.append((dtype, nudge))
+        return trace(float(nudge)), alone
+
+    monkeypatch.setattr(_reference, "record", record)
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path="", precision=Precision(param="bfloat16")),))
+    case: CaseSpec = msgspec.structs.replace(
+        make_case((2,)), plan=plan, optimizer=Optimizer(name=optimizer)
+    )
+    found, dtypes, _ = references(anatomy(case), environment())
+    assert dtypes == (torch.bfloat16,)
+    assert [float(each.sizes[0]) for each in found.lower] == [0.0, 1.0][:times]
+    assert [one for one in trained if one[0] == torch.bfloat16] == [
+        (torch.bfloat16, nudge) for nudge in range(times)
+    ]
 
 
 def test_the_furthest_of_the_lower_dtypes_counts() -> None:
