@@ -11,6 +11,7 @@ from fsdpfuzz.case.hazards.changed_views import ChangedViewsDimension
 from fsdpfuzz.case.hazards.empty_experts import EmptyExpertsDimension
 from fsdpfuzz.case.hazards.few_elements import FewElementsDimension, single_element_units
 from fsdpfuzz.case.hazards.freed import FreedDimension
+from fsdpfuzz.case.hazards.frozen_in_no_sync import FrozenInNoSyncDimension
 from fsdpfuzz.case.hazards.hooked_memory import HookedMemoryDimension
 from fsdpfuzz.case.hazards.inference import InferenceDimension
 from fsdpfuzz.case.hazards.lost_change import LostChangeDimension
@@ -58,6 +59,7 @@ HAZARDS: tuple[Dimension, ...] = (
     LostChangeDimension(),
     HookedMemoryDimension(),
     EmptyExpertsDimension(),
+    FrozenInNoSyncDimension(),
 )
 
 __all__ = [

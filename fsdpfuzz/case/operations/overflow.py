@@ -84,13 +84,24 @@ def overflow_apart(a: Anatomy) -> bool:
     """Whether the first gradient is not sharded over all ranks over which that one is (fsdp2)."""
     if a.fsdp1:
         return False
-    for i, op, _, graded in surely_graded(a):
+    for i, op, situation, graded in surely_graded(a):
         if isinstance(op, Overflow):
             now = a.at(i)
-            first = next(p.fqn for p in now.distinct if p.fqn in stepped(a, graded))
-            if not _sharded_over(now, a.canonical(op.parameter)) <= _sharded_over(now, first):
+            over = _sharded_over(now, a.canonical(op.parameter))
+            held_out = a.canonical_names(a.case.held_out)
+            firsts = _firsts(now, situation.graded.difference(held_out), stepped(a, graded))
+            if any(not over <= _sharded_over(now, first) for first in firsts):
                 return True
     return False
+
+
+def _firsts(a: Anatomy, maybe: Set[str], surely: Set[str]) -> Iterator[str]:
+    """Parameters that may be the first with a gradient, up to the first that surely has one."""
+    for p in a.distinct:
+        if p.used and p.fqn in maybe:
+            yield p.fqn
+        if p.fqn in surely:
+            return
 
 
 def _sharded_over(a: Anatomy, name: str) -> set[str]:

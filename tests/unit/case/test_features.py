@@ -334,6 +334,7 @@ SELDOM = {
     "emptied",
     "empty_parameter",
     "extensions",
+    "frozen_in_no_sync",
     "grad_scaler",
     "handed_again",
     "handed_view",

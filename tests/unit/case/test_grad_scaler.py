@@ -23,6 +23,7 @@ from fsdpfuzz.case import (
     Rebuild,
     Sequential,
     Step,
+    Switch,
     Variant,
     ZeroGrad,
     anatomy,
@@ -267,6 +268,18 @@ def test_an_overflow_may_be_sharded_where_the_first_gradient_is_replicated(
     given = case(*GRADED, Overflow(parameter=parameter), STEP, plan=Fsdp2Plan(units=tuple(kept)))
     check(given)
     assert features(given)["grad_scaler"] == value
+
+
+def test_the_first_gradient_may_be_that_of_a_branch_that_not_all_ranks_take() -> None:
+    units = (Fsdp2Unit(path=""), Fsdp2Unit(path="0.branches.0", replicated=True))
+    branches = Switch(children=(Linear(out=2), Linear(out=2)))
+    model = Sequential(children=(branches, Linear(out=2)))
+    program = (*GRADED, OVERFLOW, STEP)
+    given = case(*program, model=model, plan=Fsdp2Plan(units=units))
+    check(given)
+    assert features(given)["grad_scaler"] == "overflow apart"
+    sharded = case(*program, model=model, plan=Fsdp2Plan(units=units[:1]))
+    assert features(sharded)["grad_scaler"] == "overflow"
 
 
 def test_plainer_are_none_and_the_usual_scale() -> None:

@@ -1,0 +1,81 @@
+"""What is frozen in a backward behind ``no_sync``, and unfrozen before gradients are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.flow import read_by
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.operations.forward import Forward, accumulates
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+    from fsdpfuzz.case.flow import Situation
+
+
+class FrozenInNoSyncDimension(Hazard):
+    """Gradients of frozen original parameters, which a flat gradient keeps."""
+
+    name = "frozen_in_no_sync"
+    parameter_features: ClassVar[Mapping[str, Feature]] = {
+        "frozen_in_no_sync": Feature(
+            about="on when a forward and backward behind no_sync find a parameter frozen beside a "
+            "trained one of its unit, and the backward that reduces them finds it unfrozen (fsdp1 "
+            "with use_orig_params only)",
+            group="Training",
+            # Of few cases, which are known to fail: no pair is waited for.
+            values=("off",),
+            open=True,
+            apis=("fsdp1",),
+        ),
+    }
+
+    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
+        """It is told of parameters alone."""
+        return iter(())
+
+    def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
+        """Of one parameter."""
+        if a.fsdp1:
+            yield "frozen_in_no_sync", on(a.canonical(fqn) in _frozen_in_no_sync(a))
+
+
+# The unsharded gradient of a flat parameter has one for each of its parts, frozen ones included
+# (``_use_unsharded_views`` in fsdp/_flat_param.py splits it with grad), and behind ``no_sync`` it
+# stays as it is until it is reduced. A sharded one is set to zero where a part has none
+# (``_writeback_orig_params``).
+@lru_cache(maxsize=64)
+def _frozen_in_no_sync(a: Anatomy) -> frozenset[str]:
+    found: set[str] = set()
+    for rank in a.telling_ranks if accumulates(a.case.program) else ():
+        read: set[str] = set()
+        kept: set[str] = set()
+        sync = True
+        for i, op, now in a.situations(rank):
+            if op.renews or op.clears_gradients:
+                kept.clear()
+            elif isinstance(op, Forward) and op.waits:
+                sync = op.sync
+                called = {call.path for call in a.calls(op, now)}
+                read |= _frozen_parts(a.at(i), now) & read_by(a, called)
+            elif op.gives_gradients:
+                kept |= read
+                read.clear()
+                if sync:
+                    found.update(name for name in kept if now.trained[name])
+                    kept.clear()
+    return frozenset(found)
+
+
+def _frozen_parts(a: Anatomy, now: Situation) -> set[str]:
+    """Frozen original parameters that lie beside a trained one in a flat parameter."""
+    parts: set[str] = set()
+    for owner, parameters in a.managed.items():
+        if owner is not None and not a.options[owner].flat:
+            frozen = {a.canonical(p.fqn) for p in parameters if not now.trained[p.fqn]}
+            parts |= frozen if len(frozen) < len(parameters) else set()
+    return parts
