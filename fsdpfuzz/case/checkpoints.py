@@ -290,7 +290,7 @@ class CheckpointsDimension(Dimension):
         for at in recomputed(a):
             if at == path:
                 sides.add("inside")
-            elif any(within(fqn, at) for fqn in a.names_in(path)):
+            elif any(within(name, at) for name in (*a.modules_of(path), *a.names_in(path))):
                 sides.add("part")
         # Around comes first: the recomputation then runs the unit's hooks once more, in its
         # backward.

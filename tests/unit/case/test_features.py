@@ -238,6 +238,15 @@ def test_a_tied_parameter_is_recomputed_under_either_name() -> None:
     assert (found["recomputed"], found["reentrant"]) == ("part", "part")
 
 
+def test_a_module_of_a_list_is_recomputed_though_an_inner_unit_has_its_parameters() -> None:
+    """It is the list's forward that the recomputation begins, or ends."""
+    model = Sequential(children=(Linear(out=4), Sequential(children=(Linear(out=4),))))
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path="0", grouped=("1",)), Fsdp2Unit(path="1.0")))
+    for path, value in (("1", "part"), ("1.0", "no")):
+        case = make(plan, model=model, checkpoints=(Checkpoint(path=path),))
+        assert unit_features(anatomy(case), "0")["recomputed"] == value
+
+
 def test_features_of_a_unit_of_the_other_api_are_left_out() -> None:
     plan = Fsdp1Plan(units=(Fsdp1Unit(path=""), Fsdp1Unit(path="1", sharding="NO_SHARD")))
     found = unit_features(anatomy(make(plan)), "1")
