@@ -10,7 +10,7 @@ from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.flow import read_by
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.operations.forward import Forward, accumulates
+from fsdpfuzz.case.hazards.unit_calls import calls_for_backward
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -51,17 +51,18 @@ class FrozenInNoSyncDimension(Hazard):
 @lru_cache(maxsize=64)
 def _frozen_in_no_sync(a: Anatomy) -> frozenset[str]:
     found: set[str] = set()
-    for rank in a.telling_ranks if accumulates(a.case.program) else ():
+    for rank in a.telling_ranks if a.fsdp1 else ():
         read: set[str] = set()
         kept: set[str] = set()
         sync = True
         for i, op, now in a.situations(rank):
+            b = a.at(i)
             if op.renews or op.clears_gradients:
                 kept.clear()
-            elif isinstance(op, Forward) and op.waits:
-                sync = op.sync
-                called = {call.path for call in a.calls(op, now)}
-                read |= _frozen_parts(a.at(i), now) & read_by(a, called)
+            elif op.waits:
+                sync = op.reduces
+                called = {call.path for call in calls_for_backward(b, op, now)}
+                read |= _frozen_parts(b, now) & read_by(b, called, op.called)
             elif op.gives_gradients:
                 kept |= read
                 read.clear()
