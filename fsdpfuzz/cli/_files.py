@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REPORT = "report.html"
 SECONDS = 10.0
 """How old the report of a run that goes on may grow."""
-SHARE = 20
+SHARE = 50
 """One part of so many of the controller's time may go into the report, also where findings come
 one after the other: each is told of and on disk without it."""
 

@@ -8,7 +8,6 @@ import importlib
 import resource
 import signal
 import socket
-import sys
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -151,9 +150,13 @@ def _inject(name: str, env: RankEnv) -> None:
     injection(env)
 
 
+_ALL_AFTER = 512
+"""Cases after which what earlier ones left is looked at, too: it takes 0.2 s."""
+
+
 def _serve(env: RankEnv, channel: socket.socket, run: _Runs) -> None:
     frames = Frames()
-    modules = 0
+    answered = 0
     while True:
         # Empty when the controller has closed its end, or is gone.
         data = channel.recv(1 << 16)
@@ -166,13 +169,22 @@ def _serve(env: RankEnv, channel: socket.socket, run: _Runs) -> None:
             channel.sendall(_fit(answer, env))
             # The controller may read it at once: a rank that then dies did not die of the case.
             env.flight.stage("idle")
-            # Units, handles and hooks refer to each other in circles, and keep storages until then.
-            # After the answer, so that nobody waits for it.
-            gc.collect()
-            if len(sys.modules) != modules:
-                # What was imported meanwhile stays, too; to look at it costs milliseconds.
-                gc.freeze()
-                modules = len(sys.modules)
+            answered += 1
+            _collect(everything=answered % _ALL_AFTER == 0)
+
+
+def _collect(*, everything: bool) -> None:
+    """Frees what a case has left; what stays is not looked at again, unless ``everything`` is.
+
+    After the answer, so that nobody waits for it.
+    """
+    if everything:
+        gc.unfreeze()
+    # Units, handles and hooks refer to each other in circles, and keep storages until then.
+    gc.collect()
+    # Caches, torch's above all, grow with each case: soon it takes ten times as long to look at
+    # them as at what a case has left.
+    gc.freeze()
 
 
 def _attempt(message: Order, env: RankEnv, run: _Runs) -> RankReport:
