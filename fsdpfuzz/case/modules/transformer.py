@@ -40,9 +40,11 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
     fn: Feedforward = "relu"
 
     def width_after(self, width: int, at: str = "$.model") -> int:
-        """As many as there are tokens."""
+        """As many as there are tokens; the heads must divide its own width."""
         if width != TOKENS:
             raise CaseError("takes tokens, but stands behind a layer", path=at)
+        if self.width % self.heads:
+            raise CaseError(f"width {self.width} is not divisible by heads={self.heads}", path=at)
         return self.rows
 
     def inside(self, width: int, at: str) -> Iterator[Child | Brought]:

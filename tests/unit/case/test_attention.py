@@ -23,6 +23,7 @@ from fsdpfuzz.case import (
     Plan,
     Sequential,
     Tokens,
+    Transformer,
     Variant,
     anatomy,
     check,
@@ -60,10 +61,11 @@ def policy(wrap: str, **changes: Any) -> Fsdp1Plan:
     [
         (Sequential(children=(Linear(out=3), Attention(heads=2))), "not divisible by heads=2"),
         (Sequential(children=(Attention(), Embedding(rows=3, out=4))), "cannot take tokens"),
+        (Transformer(rows=3, width=3), "width 3 is not divisible by heads=2"),
     ],
 )
-def test_what_it_cannot_take_is_refused(model: Sequential, says: str) -> None:
-    tokens = isinstance(model.children[0], Attention)
+def test_what_it_cannot_take_is_refused(model: Sequential | Transformer, says: str) -> None:
+    tokens = isinstance(model, Transformer) or isinstance(model.children[0], Attention)
     with pytest.raises(CaseError, match=says):
         check(case(fsdp2(""), model=model, **{"inputs": Tokens()} if tokens else {}))
 
