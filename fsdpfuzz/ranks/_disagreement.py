@@ -6,18 +6,18 @@ therefore hide every error of FSDP that is smaller, in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fsdpfuzz.case import Anatomy, right_in
+from fsdpfuzz.case import Anatomy, CaseSpec, right_in
 from fsdpfuzz.expect import unlike
-from fsdpfuzz.expect.rounding import BASELINE_FACTOR
+from fsdpfuzz.expect.rounding import BASELINE_FACTOR, steep
 from fsdpfuzz.ranks._compare import Values
 from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.ranks._reference import Reference, Trace, nudged_trace
+from fsdpfuzz.ranks._reference import NUDGES, Reference, Trace, nudged_trace, nudged_traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,22 @@ def disagreement(a: Anatomy, env: RankEnv, reference: Reference, left: int) -> t
 
     Where parameters that are off by one rounding lead either of them about as far away, that is no
     mistake, but a model in which rounding decides: it norms what is zero but for rounding, say.
-    Every rank must call it: it runs collectives.
+    Every rank must call it, before it asks the reference for baselines: it runs collectives, and
+    adds nudged trainings where one says too little (`steep`).
     """
+    if not env.anywhere(first_apart(a, reference, left, steep) is not None):
+        return left, ""
+    if len(reference.nudged) < len(NUDGES):
+        reference.nudged = nudged_traces(a, env)
     found = first_apart(a, reference, left)
     if not env.anywhere(found is not None):
         return left, ""
-    moved = reference.nudged[0] if reference.nudged else nudged_trace(a, env)
     # One may lie where a gradient is steep and the other beside it: dropout that leaves a norm a
     # single small element, of what a layer in bfloat16 put out.
     wide = nudged_trace(a, env, dtype=getattr(torch, right_in(a, env.backend)))
     if found is None:
         return left, ""
+    moved = reference.nudged[0]
     far = max(_moved(reference.single, moved, found), _moved(reference.wide, wide, found))
     if found.off <= BASELINE_FACTOR * far:
         return found.op, ""
@@ -56,7 +61,11 @@ def disagreement(a: Anatomy, env: RankEnv, reference: Reference, left: int) -> t
     )
 
 
-def first_apart(a: Anatomy, reference: Reference, left: int) -> Apart | None:
+Far = Callable[[CaseSpec, int, float, float, float], bool]
+"""Whether they are too far apart: `unlike`, or `steep`, whose arguments it takes."""
+
+
+def first_apart(a: Anatomy, reference: Reference, left: int, too_far: Far = unlike) -> Apart | None:
     """Where the plain model's two trainings first differ by more than rounding; None if nowhere.
 
     Nothing is said of operations from ``left`` on, nor of those that leave no size: nothing is
@@ -76,7 +85,7 @@ def first_apart(a: Anatomy, reference: Reference, left: int) -> Apart | None:
     # Read back from the device together.
     rows = torch.stack([torch.stack([*gap, size]) for *_, gap, size in found]).tolist()
     for (what, op, *_), (off, largest, size) in zip(found, rows, strict=True):
-        if unlike(a.case, op, off, largest, size):
+        if too_far(a.case, op, off, largest, size):
             return Apart(what, op, off, largest)
     return None
 

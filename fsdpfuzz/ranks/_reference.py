@@ -12,7 +12,7 @@ float32 replica averages gradients by itself, as the others do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Literal
@@ -59,9 +59,9 @@ class Trace:
 
 
 NUDGES = (1, 4, 16)
-"""By how many roundings parameters are nudged where no float64 tells what is right. By one, what a
-norm puts out may stay the same to the last bit, and with it what is left of a gradient of which
-nearly all cancels there."""
+"""By how many roundings parameters are nudged where no float64 tells what is right, or one training
+in float32 how far rounding goes. By one, what a norm puts out may stay the same to the last bit,
+and with it what is left of a gradient of which nearly all cancels there."""
 
 
 class Recorder:
@@ -166,7 +166,7 @@ class Reference:
     lower: tuple[Trace, ...] = ()
     """In the dtypes below float32 in which units compute; nudged ones come last."""
     nudged: tuple[Trace, ...] = ()
-    """In float32 as well, where ``wide`` is, too."""
+    """In float32 as well, where ``wide`` is, too, or where one training says too little."""
     kinked: bool = False
     """Whether nobody knows of kinks in the model, at which rounding decides on gradients."""
     single_eps: float = FLOAT32_EPS
@@ -284,11 +284,10 @@ def references(a: Anatomy, env: RankEnv) -> tuple[Reference, tuple[torch.dtype, 
     right, _ = record(a, env, torch.float64 if wide else torch.float32, alone=True)
     single, ddp = record(a, env, torch.float32)
     nudges = NUDGES if not wide else NUDGES[:1] if a.case.loss == "sum" else ()
-    nudged = tuple(nudged_trace(a, env, roundings) for roundings in nudges)
+    nudged = nudged_traces(a, env, nudges)
     dtypes, lower = record_lower(a, env)
-    if a.case.optimizer is not None and a.case.optimizer.adapts:
-        # A step of Adam's is as long for a gradient that is all rounding as for any other.
-        lower += tuple(nudged_trace(a, env, dtype=dtype) for dtype in dtypes)
+    # One draw of a lower dtype's rounding is right by chance where few elements are left.
+    lower += tuple(nudged_trace(a, env, dtype=dtype) for dtype in dtypes)
     own, low = a.imported is not None, bool(a.case.stored_low)
     eps = EPSILON["bfloat16" if low else "float32"]
     return Reference(right, single, lower, nudged, own, eps), dtypes, ddp
@@ -312,6 +311,11 @@ def record(
         watcher=recorder,
     ).run()
     return recorder.finish(), ddp
+
+
+def nudged_traces(a: Anatomy, env: RankEnv, nudges: Sequence[int] = NUDGES) -> tuple[Trace, ...]:
+    """One for each of these numbers of roundings."""
+    return tuple(nudged_trace(a, env, roundings) for roundings in nudges)
 
 
 def nudged_trace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from fsdpfuzz.case import anatomy
+from fsdpfuzz.expect.rounding import steep
 from fsdpfuzz.ranks._compare import Values
 from fsdpfuzz.ranks._disagreement import Apart, first_apart
 from fsdpfuzz.ranks._reference import NEVER, Reference, Trace
@@ -50,6 +51,16 @@ def test_the_first_that_differs_is_told() -> None:
     single.outputs[1] = wide.outputs[1]
     single.params[5] = of(3.0)
     assert told(wide, single) == Apart("parameters", 5, 2.0, 1.0)
+
+
+def test_what_is_no_mistake_may_be_steep() -> None:
+    """A training that explodes: one that sums in another order is as far off as it likes."""
+    wide, single = trace(of(1.0), of(2.0)), trace(of(1.0), of(2 - 2.0**-17))
+    assert told(wide, single) is None
+    found = first_apart(A, Reference(wide, single), NEVER, steep)
+    assert found == Apart("gradients", 4, 2.0**-17, 2.0)
+    single.grads[4] = of(2 - 2.0**-18)
+    assert first_apart(A, Reference(wide, single), NEVER, steep) is None
 
 
 def test_what_one_lacks_is_zeros() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 import pytest
 import torch
@@ -16,7 +14,6 @@ from fsdpfuzz.case import (
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
-    Optimizer,
     Precision,
     anatomy,
 )
@@ -135,11 +132,8 @@ def test_what_is_measured_is_what_units_compute_in(
     assert lower_dtypes(anatomy(case)) == dtypes
 
 
-@pytest.mark.parametrize(("optimizer", "times"), [("adamw", 2), ("sgd", 1)])
-def test_where_steps_blow_rounding_up_a_lower_dtype_is_trained_twice(
-    optimizer: Literal["adamw", "sgd"], times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The steps of an adaptive optimizer are as long where a gradient is all rounding."""
+def test_a_lower_dtype_is_trained_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One draw of its rounding is right by chance where few elements are left."""
     trained: list[tuple[torch.dtype, int]] = []
 
     def record(
@@ -150,15 +144,12 @@ def test_where_steps_blow_rounding_up_a_lower_dtype_is_trained_twice(
 
     monkeypatch.setattr(_reference, "record", record)
     plan = Fsdp1Plan(units=(Fsdp1Unit(path="", precision=Precision(param="bfloat16")),))
-    case: CaseSpec = msgspec.structs.replace(
-        make_case((2,)), plan=plan, optimizer=Optimizer(name=optimizer)
-    )
+    case: CaseSpec = msgspec.structs.replace(make_case((2,)), plan=plan)
     found, dtypes, _ = references(anatomy(case), environment())
     assert dtypes == (torch.bfloat16,)
-    assert [float(each.sizes[0]) for each in found.lower] == [0.0, 1.0][:times]
-    assert [one for one in trained if one[0] == torch.bfloat16] == [
-        (torch.bfloat16, nudge) for nudge in range(times)
-    ]
+    assert [float(each.sizes[0]) for each in found.lower] == [0.0, 1.0]
+    lower = [nudge for dtype, nudge in trained if dtype == torch.bfloat16]
+    assert lower == [0, 1]
 
 
 def test_the_furthest_of_the_lower_dtypes_counts() -> None:
