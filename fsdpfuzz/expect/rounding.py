@@ -90,10 +90,10 @@ def measured(
 ) -> float:
     """What rounding explains where units compute in a lower dtype.
 
-    ``coarse`` is how far the plain model in that dtype was off on the same tensor: it rounds as
-    FSDP does, in nearly all places. It is one draw, though, and of few elements it can be right
-    by chance; ``baseline``, what DDP lost in a dtype of ``baseline_eps``, is another, on its own
-    scale. The other arguments are those of `rounding`.
+    ``coarse`` is how far the plain model in that dtype was off on the same tensor, at most: it
+    rounds as FSDP does, in nearly all places. It is few draws, though, and of few elements they can
+    be right by chance; ``baseline``, what DDP lost in a dtype of ``baseline_eps``, is another, on
+    its own scale. The other arguments are those of `rounding`.
     """
     growth: float = max(1.0, float(terms) ** 0.5)
     own = eps * growth * (LOWER_SCALE * scale + LOWER_FLOOR * largest)
@@ -162,7 +162,10 @@ def unlike(case: CaseSpec, op: int, off: float, largest: float, size: float) -> 
 
 
 def steep(case: CaseSpec, op: int, off: float, largest: float, size: float) -> bool:
-    """Whether it is so far that one training in float32 says too little; of the same arguments."""
+    """Whether it is so far that one training in float32 says too little.
+
+    The arguments are those of `unlike`, and what is unlike is steep as well.
+    """
     del op
     eps = EPSILON["bfloat16"] if case.stored_low else FLOAT32_EPS
     return off > STEEP * eps * max(largest, size)

@@ -2,9 +2,9 @@
 
 Two replicas run on every rank. One is in float64 and says what is right; the other is in
 float32 under ``DistributedDataParallel`` and says how much rounding is normal for this very
-case. Where units compute in a lower dtype there is one more in that dtype: where terms cancel, or
-leave the range of float16, what is normal has little to do with float32. All run the case's own
-recipe.
+case. Where units compute in a lower dtype there are two more in that dtype, one of them with nudged
+parameters: where terms cancel, or leave the range of float16, what is normal has little to do with
+float32. All run the case's own recipe.
 
 Where ``DistributedDataParallel`` documents that it cannot train a case (`needs_averaging`) the
 float32 replica averages gradients by itself, as the others do.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import msgspec
+import pytest
 import torch
 
 from fsdpfuzz.case import anatomy
-from fsdpfuzz.expect.rounding import steep
+from fsdpfuzz.expect.rounding import steep, unlike
 from fsdpfuzz.ranks._compare import Values
 from fsdpfuzz.ranks._disagreement import Apart, first_apart
 from fsdpfuzz.ranks._reference import NEVER, Reference, Trace
@@ -61,6 +65,20 @@ def test_what_is_no_mistake_may_be_steep() -> None:
     assert found == Apart("gradients", 4, 2.0**-17, 2.0)
     single.grads[4] = of(2 - 2.0**-18)
     assert first_apart(A, Reference(wide, single), NEVER, steep) is None
+
+
+@pytest.mark.parametrize("stored_low", [(), ("0.weight",)])
+def test_what_is_a_mistake_is_steep(stored_low: tuple[str, ...]) -> None:
+    """Mistakes are looked for only where it is steep."""
+    case = msgspec.structs.replace(A.case, stored_low=stored_low)
+    powers = [2.0**k for k in range(-30, 12, 2)]
+    wrong = [
+        (off, largest, size)
+        for off, largest, size in product(powers, repeat=3)
+        if unlike(case, 1, off, largest, size)
+    ]
+    assert len(wrong) > 1000
+    assert all(steep(case, 1, *each) for each in wrong)
 
 
 def test_what_one_lacks_is_zeros() -> None:
