@@ -103,9 +103,11 @@ class MeshDimension(Dimension):
     features: ClassVar[Mapping[str, Feature]] = {
         "mesh": Feature(
             about="no, both (axes of several ranks), one replica, one shard (also where tensor "
-            "parallelism takes all ranks): a mesh of two axes",
+            "parallelism takes all ranks): a mesh of two axes; one rank: a case that has no other",
             group="Sharding",
+            # No case of several ranks has the last of them, with which no pair is waited for.
             values=("no", "both", "one replica", "one shard"),
+            open=True,
             excludes={
                 "no": {"sharding": HYBRID, "deferred": ("all_reduce",)},
                 "one shard": _OVER_TWO_AXES,
@@ -117,7 +119,10 @@ class MeshDimension(Dimension):
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Which axis has one rank only; the replicas' where both have."""
         mesh = a.case.mesh
-        if mesh is None:
+        if a.case.world_size == 1:
+            # Whatever the axes, nothing is sharded, and nothing replicated.
+            yield "mesh", "one rank"
+        elif mesh is None:
             alone = a.case.tensor_parallel is not None and data_ranks(a.case) == 1
             yield "mesh", "one shard" if alone else "no"
         elif mesh.replicate > 1 or (mesh.shard == 1 and a.case.tensor_parallel is not None):

@@ -370,7 +370,8 @@ SELDOM = {
     "unscaled",
 }
 """Features with values that are too seldom drawn to be met with each value of the others."""
-OPEN = {"checkpoint", "divide_factor", "optim_stateless", "steps", "unstepped", "variants", *SELDOM}
+OPEN = {"checkpoint", "divide_factor", "mesh", "optim_stateless", "steps", "unstepped", "variants"}
+OPEN |= SELDOM
 """Features that have more values than are listed, or as many as one likes."""
 
 

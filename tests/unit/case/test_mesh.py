@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 
 import msgspec
 import pytest
@@ -32,6 +33,7 @@ from fsdpfuzz.case import (
     features,
     is_sound,
     lower,
+    unit_features,
 )
 from fsdpfuzz.case.dimensions import on_ranks
 from fsdpfuzz.case.mesh import Mesh, MeshDimension, over_mesh
@@ -116,6 +118,23 @@ def test_a_case_without_it_reads_and_is_named_as_before() -> None:
 def test_its_feature_says_which_axis_has_one_rank(replicate: int, shard: int, value: str) -> None:
     assert features(case(FSDP2, replicate, shard))["mesh"] == value
     assert features(case(FSDP2, replicate, shard, mesh=None))["mesh"] == "no"
+
+
+@pytest.mark.parametrize("mesh", [None, Mesh(replicate=1, shard=1)])
+@pytest.mark.parametrize("plan", [FSDP2, fsdp1("HYBRID_SHARD", "HYBRID_SHARD")])
+def test_one_rank_has_no_axis_at_all(plan: Plan, mesh: Mesh | None) -> None:
+    assert features(case(plan, 1, 1, mesh=mesh))["mesh"] == "one rank"
+
+
+@pytest.mark.parametrize("strategy", typing.get_args(Sharding))
+def test_over_one_rank_every_strategy_of_fsdp1_is_no_shard(strategy: Sharding) -> None:
+    alone = case(fsdp1(strategy, "FULL_SHARD"), 1, 1)
+    assert features(alone)["sharding"] == "NO_SHARD"
+    a = anatomy(alone)
+    assert {unit_features(a, path)["sharding"] for path in a.units} == {"NO_SHARD"}
+    # Over one shard of several it is, too, but never synchronises the replicas.
+    several = anatomy(case(fsdp1(strategy), 2, 1))
+    assert unit_features(several, "")["sharding"] == strategy
 
 
 def test_units_lie_over_the_shard_axis_and_others_over_all_ranks() -> None:
