@@ -36,9 +36,17 @@ class Cause:
     def shown_in(self, findings: Iterable[Finding], api: str) -> bool:
         """Whether its finding, or one alike, is among those of a case under ``api``.
 
-        It is not where its own smallest case shows nothing under that API.
+        It is not where its own smallest case shows nothing under that API. Nor is a wrong value
+        where that case needs what the API lacks.
         """
-        return not self.ablation.not_under(api) and shows(findings, self.found.finding)
+        return not self._is_apart_from(api) and shows(findings, self.found.finding)
+
+    def _is_apart_from(self, api: str) -> bool:
+        ablation, finding = self.ablation, self.found.finding
+        if api == finding.api or not ablation.runs:
+            return False
+        lacking = finding.failure is None and not ablation.tried_under(api)
+        return lacking or ablation.not_under(api)
 
 
 def by_precedence(findings: Iterable[Finding]) -> list[Finding]:

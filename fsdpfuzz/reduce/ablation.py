@@ -39,6 +39,10 @@ class Ablation(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the same case under that API, the other one, shows nothing at all."""
         return _under(api) in self.absent
 
+    def tried_under(self, api: str) -> bool:
+        """Whether the case has a counterpart under that API, the other one, which was run."""
+        return any(_under(api) in words for words in (self.absent, self.present, self.otherwise))
+
     @property
     def lines(self) -> tuple[str, ...]:
         """``fails only with ...``, ``not with ...``, ``also with ...``, as far as there is any."""

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fsdpfuzz.case import CaseSpec, Forward, Fsdp1Plan, Fsdp1Unit, digest
-from fsdpfuzz.case.operations import StateDict
+from fsdpfuzz.case.operations import Reshard, StateDict
 from fsdpfuzz.loop import Also, FindingDone, FindingMet, Found, Shrinking
 from fsdpfuzz.loop._causes import by_precedence, same_cause, shows
 from fsdpfuzz.loop._ledger import Ledger
@@ -210,6 +210,26 @@ def test_two_wrong_values_of_one_kind_are_two_where_one_is_not_under_the_api_of_
     long = msgspec.structs.replace(make_case((3,), steps=3), plan=plan)
     assert keys(met(bench, make_case((200,)), long)) == {BIG.key: (), wrapped.key: ()}
     assert keys(met(bench, long, make_case((200,)))) == {BIG.key: (), wrapped.key: ()}
+
+
+def test_a_wrong_value_that_needs_what_the_other_api_lacks_is_another_than_one_there(
+    bench: Bench,
+) -> None:
+    """FSDP1 has no ``reshard``, so there is no case of it that could show the first one."""
+    wrapped = msgspec.structs.replace(BIG, api="fsdp1")
+
+    def judge(case: CaseSpec, _seen: Observation) -> Verdict:
+        if isinstance(case.plan, Fsdp1Plan):
+            return verdict_of(*[wrapped] * is_long(case))
+        return verdict_of(*[BIG] * any(isinstance(op, Reshard) for op in case.program))
+
+    bench.judge = judge
+    case = make_case((3,))
+    by_hand = msgspec.structs.replace(case, program=(*case.program, Reshard(unit="")))
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
+    long = msgspec.structs.replace(make_case((3,), steps=3), plan=plan)
+    assert keys(met(bench, by_hand, long)) == {BIG.key: (), wrapped.key: ()}
+    assert keys(met(bench, long, by_hand)) == {BIG.key: (), wrapped.key: ()}
 
 
 @pytest.mark.parametrize(
