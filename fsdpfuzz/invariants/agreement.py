@@ -26,6 +26,9 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _STAGE = re.compile(r"^(?P<subject>[^:]*):(?P<what>[a-z_]+)(?:\[(?P<op>\d+)\])?$")
 _MAX_KIND = 120
 _MAX_OUTPUT = 1_500
+_MAX_SAID = 500
+_CRASH = "Fatal Python error:"
+"""What faulthandler begins with."""
 
 
 class NoHang(Invariant):
@@ -93,7 +96,7 @@ class NoRankDeath(Invariant):
             observed=f"exit code {first.exitcode}",
             expected="a living rank",
             failure=Failure(
-                stage=first.stage, exitcode=first.exitcode, output=first.output[-_MAX_OUTPUT:]
+                stage=first.stage, exitcode=first.exitcode, output=_last_words(first.output)
             ),
         )
 
@@ -232,6 +235,14 @@ def _raised(
         expected=expected,
         failure=Failure(type=first.type, text=first.message, place=first.frame, stage=first.stage),
     )
+
+
+def _last_words(output: str) -> str:
+    """The end of what a rank printed: before its stack, which is long, what ended it."""
+    said, crash, stack = output.rpartition(_CRASH)
+    if not crash:
+        return output[-_MAX_OUTPUT:]
+    return said[-_MAX_SAID:] + (crash + stack)[: _MAX_OUTPUT - _MAX_SAID]
 
 
 def _last(finding: Finding) -> int | None:

@@ -222,6 +222,11 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
         """Whether what it puts out is the very tensor that it was given."""
         return False
 
+    # Its backward may be through before any recomputation is asked for.
+    def saves(self) -> bool:
+        """Whether autograd keeps a tensor of its forward for the backward."""
+        return not self.returns_its_input()
+
     def may_lack_rows(self, rows: int) -> bool:
         """Whether a module in it may be given none of so many rows."""
         return False

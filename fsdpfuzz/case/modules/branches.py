@@ -89,6 +89,10 @@ class Branches(NodeBase, tag="branches", frozen=True, kw_only=True):
             out |= yield from walk.visit(child, inner, x, grad=grad)
         return out
 
+    def saves(self) -> bool:
+        """If a child does: of what is joined or added up the backward needs nothing."""
+        return any(child.saves() for child in self.children)
+
     def ends_with(self) -> Iterator[str]:
         """The last child: what joins or adds them up keeps nothing."""
         name = f"branches.{len(self.children) - 1}"

@@ -50,6 +50,10 @@ class Keyed(Around, tag="keyed", frozen=True, kw_only=True):
         """The body, if nothing is added."""
         yield from () if self.added else ("inner.body",)
 
+    def saves(self) -> bool:
+        """If the body does."""
+        return self.body.saves()
+
     def returns_its_input(self) -> bool:
         """If the body does, and nothing is added."""
         return not self.added and self.body.returns_its_input()

@@ -57,6 +57,10 @@ class Method(NodeBase, tag="method", frozen=True, kw_only=True):
         """The body."""
         yield "inner.body"
 
+    def saves(self) -> bool:
+        """If the body does."""
+        return self.body.saves()
+
     def returns_its_input(self) -> bool:
         """If the body does."""
         return self.body.returns_its_input()

@@ -52,6 +52,10 @@ class Outputs(Around, tag="outputs", frozen=True, kw_only=True):
         """The body, if its output is what counts."""
         yield from () if self.both else ("inner.body",)
 
+    def saves(self) -> bool:
+        """If the body does."""
+        return self.body.saves()
+
     def returns_its_input(self) -> bool:
         """If the body does, and its output is what counts."""
         return not self.both and self.body.returns_its_input()

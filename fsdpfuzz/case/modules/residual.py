@@ -29,6 +29,10 @@ class Residual(Around, tag="residual", frozen=True, kw_only=True):
         """The body."""
         return x | (yield from walk.visit(self.body, join(path, "body"), x, grad=grad))
 
+    def saves(self) -> bool:
+        """If the body does: of a sum the backward needs no terms."""
+        return self.body.saves()
+
     def ends_with(self) -> Iterator[str]:
         """The body: of a sum the backward needs no terms."""
         yield "body"

@@ -72,6 +72,10 @@ class Sequential(NodeBase, tag="sequential", frozen=True, kw_only=True):
         """If each child does."""
         return all(child.returns_its_input() for child in self.children)
 
+    def saves(self) -> bool:
+        """If a child does."""
+        return any(child.saves() for child in self.children)
+
     def returns_no_rows(self) -> bool:
         """If each child does."""
         return all(child.returns_no_rows() for child in self.children)

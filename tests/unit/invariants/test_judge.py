@@ -177,6 +177,23 @@ def test_the_peer_of_a_dead_rank_is_not_blamed() -> None:
     assert finding.invariant == "no_rank_death"
 
 
+def test_what_a_rank_said_before_it_died_is_not_lost_for_its_stack() -> None:
+    said = "x" * 2_000 + "free(): invalid pointer\n"
+    stack = "Fatal Python error: Aborted\n\nCurrent thread 0x7f (most recent call first):\n"
+    frames = "".join(f'  File "/a/b/c.py", line {i} in called\n' for i in range(200))
+    death = Death(rank=1, exitcode=-6, stage="case:backward[1]", output=said + stack + frames)
+    (finding,) = judge(CASE, observed(deaths=(death,))).findings
+    assert finding.failure is not None
+    kept = finding.failure.output
+    assert "free(): invalid pointer\nFatal Python error: Aborted" in kept
+    assert "line 0 in called" in kept
+    assert len(kept) == 1_500
+    short = msgspec.structs.replace(death, output=frames)
+    (finding,) = judge(CASE, observed(deaths=(short,))).findings
+    assert finding.failure is not None
+    assert finding.failure.output == frames[-1_500:]
+
+
 def test_a_rank_that_dies_after_another_raised_is_not_blamed() -> None:
     death = Death(rank=1, exitcode=-6, stage="case:backward[1]")
     (finding,) = judge(CASE, observed(errors=(raised(), None), deaths=(death,))).findings
