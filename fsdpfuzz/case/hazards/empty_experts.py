@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.hazards.call_order import by_their_end
 from fsdpfuzz.case.hazards.freed import freed_before_backward
 from fsdpfuzz.case.hazards.no_gradient import kept_whole
 from fsdpfuzz.case.hazards.passing_on import passing_no_rows, passing_on
-from fsdpfuzz.case.hazards.unit_calls import by_their_end, calls_of_units, gives_grad
+from fsdpfuzz.case.hazards.unit_calls import calls_of_units, gives_grad
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.prefetch_list import listed_in_backward
 from fsdpfuzz.case.units.replicas import belongs_to

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.hazards.call_order import begins_and_ends
 from fsdpfuzz.case.hazards.unit_calls import calls_of_units, units_of_a_forward
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
@@ -38,28 +39,28 @@ def _begun_again(a: Anatomy, rank: int) -> bool:
         elif op.gives_gradients:
             noted = 0
         b = a.at(i)
-        for unit, notes in _noting(b, op, now):
+        for unit, ends, notes in _noting(b, op, now):
             root = belongs_to(b, unit)
-            if root not in begun:
+            if not ends and root not in begun:
                 if noted > 1:
                     return True
                 begun.add(root)
                 noted = 0
-            if notes and b.owned[unit]:
+            if ends and notes and b.owned[unit]:
                 noted += 1
         if op.starts_over:
             noted = 0
     return False
 
 
-def _noting(a: Anatomy, op: Op, now: Situation) -> Iterator[tuple[str, bool]]:
-    """The units that an operation calls, in order, and whether each then notes its call."""
+def _noting(a: Anatomy, op: Op, now: Situation) -> Iterator[tuple[str, bool, bool]]:
+    """The units that an operation calls, as each begins and ends, and whether that notes it."""
     open_, begun = op.cut_short(a)
-    for path in begun:
-        if path in a.unit_at:
-            yield a.unit_at[path], path not in open_
-    for unit, call in calls_of_units(a, op, now):
-        yield unit, call.grad
+    called = [(a.unit_at[path], path, path not in open_) for path in begun if path in a.unit_at]
+    called += [(unit, call.path, call.grad) for unit, call in calls_of_units(a, op, now)]
+    for i, ends in begins_and_ends([path for _, path, _ in called]):
+        unit, _, notes = called[i]
+        yield unit, ends, notes
 
 
 # The callback at the end of a backward reshards the units of its own root, and a root that nothing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 def identity_units(a: Anatomy) -> tuple[str, ...]:
     """Units whose module returns its very input, or a unit that does so within them."""
     return tuple(unit for path, unit in a.unit_at.items() if a.by_path[path].returns_its_input)
+
+
+def _saves_nothing(a: Anatomy, path: str) -> bool:
+    places = [a.by_path[module] for module in a.modules_of(path)]
+    return not any(place.node is None or place.node.saves() for place in places)
 
 
 def ends_with_a_shared_input(a: Anatomy, path: str) -> bool:
@@ -211,21 +216,6 @@ def calls_of_units(a: Anatomy, op: Op, now: Situation) -> Iterator[tuple[str, Ca
             yield a.unit_at[call.path], call
 
 
-def by_their_end(calls: Sequence[tuple[str, Called]]) -> list[tuple[str, Called]]:
-    """Calls in the order in which they end, of those in which they begin."""
-    ended: list[tuple[str, Called]] = []
-    under_way: list[tuple[str, Called]] = []
-    for unit, call in calls:
-        while under_way and not _holds(under_way[-1][1].path, call.path):
-            ended.append(under_way.pop())
-        under_way.append((unit, call))
-    return ended + under_way[::-1]
-
-
-def _holds(module: str, other: str) -> bool:
-    return module != other and within(other, module)
-
-
 def calls_for_backward(a: Anatomy, op: Op, now: Situation) -> list[Called]:
     """The calls by one operation, in order; none if it is no forward, or one without grad."""
     return list(a.calls(op, now)) if isinstance(op, Forward) and op.grad else []
@@ -311,7 +301,7 @@ class UnitCallsDimension(Hazard):
         ),
         "early_end": Feature(
             about="on when backward may be done with the unit before a recomputation asks for "
-            "it: it returns its input, or is called several times in a forward (fsdp2 only)",
+            "it: it saves nothing, or is called several times in a forward (fsdp2 only)",
             group="Wrapping",
             values=ON,
             apis=("fsdp2",),
@@ -391,5 +381,5 @@ class UnitCallsDimension(Hazard):
             # Post-backward hangs on the unit's inputs (``_register_post_backward_hook`` in
             # fsdp/_fully_shard/_fsdp_param_group.py), so it may run before any saved tensor is
             # asked for.
-            yield "early_end", on(identity or again)
+            yield "early_end", on(identity or again or _saves_nothing(a, path))
             yield "shared_end", on(ends_with_a_shared_input(a, path))

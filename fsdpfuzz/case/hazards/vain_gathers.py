@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.hazards.unit_calls import (
-    by_their_end,
-    calls_of_units,
-    gives_grad,
-    units_of_a_forward,
-)
+from fsdpfuzz.case.hazards.call_order import by_their_end
+from fsdpfuzz.case.hazards.unit_calls import calls_of_units, gives_grad, units_of_a_forward
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.prefetch_list import listed_in_backward
 

@@ -51,6 +51,13 @@ def three(first: Op) -> CaseSpec:
     return sharing("0", "1", "2", model=model, program=(first, *ONCE))
 
 
+# What `replicate` copies is a root, and so is what lies in it: it has noted its call behind that.
+REPLICATED_AROUND = msgspec.structs.replace(
+    sharing("0", "0.1", "1", model=ONE_OF_TWO),
+    plan=Fsdp2Plan(units=(Fsdp2Unit(path="0", replicated=True), *fsdp2("0.1", "1").units)),
+)
+
+
 def test_it_goes_into_json_and_is_told() -> None:
     case = sharing("0", "1")
     check(case)
@@ -107,6 +114,7 @@ def test_the_case_without_it_is_simpler() -> None:
         (sharing("0", "1", program=(Forward(target="0"), *ONCE)), {"shared_order"}),
         (sharing("0", "1", program=(Forward(target="0"), Backward(), *ONCE)), set()),
         # What an exception cuts short notes the units that had ended by then.
+        (REPLICATED_AROUND, {"shared_order"}),
         (three(Interrupt(module="1")), {"shared_order"}),
         (three(Interrupt(module="1", done=True)), {"shared_order"}),
         (three(Interrupt(module="2")), set()),
