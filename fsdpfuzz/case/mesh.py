@@ -103,9 +103,10 @@ class MeshDimension(Dimension):
     features: ClassVar[Mapping[str, Feature]] = {
         "mesh": Feature(
             about="no, both (axes of several ranks), one replica, one shard (also where tensor "
-            "parallelism takes all ranks): a mesh of two axes; one rank: a case that has no other",
+            "parallelism takes all ranks): a mesh of two axes; one rank: a case with no other, and "
+            "mixed where only some of its units are handed a mesh",
             group="Sharding",
-            # No case of several ranks has the last of them, with which no pair is waited for.
+            # What a case of one rank has is not listed: no pair with it is waited for.
             values=("no", "both", "one replica", "one shard"),
             open=True,
             excludes={
@@ -121,7 +122,8 @@ class MeshDimension(Dimension):
         mesh = a.case.mesh
         if a.case.world_size == 1:
             # Whatever the axes, nothing is sharded, and nothing replicated.
-            yield "mesh", "one rank"
+            handed = {unit.takes_mesh for unit in a.options.values()}
+            yield "mesh", "one rank, mixed" if len(handed) > 1 else "one rank"
         elif mesh is None:
             alone = a.case.tensor_parallel is not None and data_ranks(a.case) == 1
             yield "mesh", "one shard" if alone else "no"

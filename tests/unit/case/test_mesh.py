@@ -126,6 +126,10 @@ def test_one_rank_has_no_axis_at_all(plan: Plan, mesh: Mesh | None) -> None:
     assert features(case(plan, 1, 1, mesh=mesh))["mesh"] == "one rank"
 
 
+def test_one_rank_may_be_told_to_some_units_alone() -> None:
+    assert features(case(fsdp1("HYBRID_SHARD", "FULL_SHARD"), 1, 1))["mesh"] == "one rank, mixed"
+
+
 @pytest.mark.parametrize("strategy", typing.get_args(Sharding))
 def test_over_one_rank_every_strategy_of_fsdp1_is_no_shard(strategy: Sharding) -> None:
     alone = case(fsdp1(strategy, "FULL_SHARD"), 1, 1)
