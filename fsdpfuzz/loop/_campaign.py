@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 import time
@@ -138,7 +139,9 @@ class _Campaign:
                 # From where the ranks come that have said what this machine can run.
                 lent = None if environment else lend(session.backend, session.python)
                 try:
-                    process = JobProcess(number, settings, self._command, environment, lent)
+                    process = JobProcess(
+                        number, settings, self._command, environment, lent, cores_of(settings)
+                    )
                 finally:
                     if lent is not None:
                         lent.close()
@@ -315,3 +318,15 @@ def _environment(number: int, settings: RunSettings) -> dict[str, str]:
     # all.
     start = number * max(settings.world_sizes) % len(devices)
     return {"CUDA_VISIBLE_DEVICES": ",".join([*devices[start:], *devices[:start]])}
+
+
+# The ranks of a pool wake each other hundreds of times a case, which takes longest from one core to
+# another. With a core for each of two jobs there were 13.5 examples a second, without 11.6; with
+# one for each of 16 jobs 53 and 46.
+def cores_of(settings: RunSettings) -> set[int]:
+    """The core of a job where each core has as many of them; none for all of them."""
+    cores = sorted(os.sched_getaffinity(0))
+    number, jobs = settings.place
+    if settings.session.backend != "gloo" or jobs % len(cores):
+        return set()
+    return {cores[number % len(cores)]}

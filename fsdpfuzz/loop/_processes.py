@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fsdpfuzz.errors import one_line
@@ -45,6 +45,7 @@ class JobProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         lent: Lent | None = None,
+        cores: Collection[int] = (),
     ) -> None:
         self.number = number
         self.settings = settings
@@ -69,6 +70,10 @@ class JobProcess:
                 env={**os.environ, **environment},
                 start_new_session=True,
             )
+        if cores:
+            # At once: what it starts inherits them. One that has ended has no use for any.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(self._process.pid, cores)
         self._send(line_of(settings))
 
     def fileno(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,6 +219,9 @@ class Pool:
             generation=self._generation,
             injection=self._injection,
             target=self._target,
+            # The controller's, which may be a job that has a core of its own: what forks the ranks
+            # was there before.
+            cores=tuple(sorted(os.sched_getaffinity(0))),
             taps=self._taps,
         )
 

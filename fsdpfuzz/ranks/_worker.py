@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import importlib
+import os
 import resource
 import signal
 import socket
@@ -60,6 +61,9 @@ def main(given: bytes, channel: socket.socket) -> None:
     """Runs cases until the controller closes the channel. ``given`` is a `Setup` in JSON."""
     setup = msgspec.json.decode(given, type=Setup)
     try:
+        if setup.cores:
+            # Before any thread is started, which inherits them.
+            os.sched_setaffinity(0, setup.cores)
         if setup.target is not None:
             # Before the process group: code that cannot be imported
             # fails here on every rank, and none waits.

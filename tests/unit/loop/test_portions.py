@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
 from fsdpfuzz.loop import PROPERTIES, Notice, RunSettings, SessionSettings, run
-from fsdpfuzz.loop._campaign import jobs_of
+from fsdpfuzz.loop._campaign import cores_of, jobs_of
 from fsdpfuzz.loop._portions import Portion, Portions
+from fsdpfuzz.loop._processes import JobProcess
 from fsdpfuzz.wire import Backend
 from tests.unit.loop.standins import Bench, Toy, make_case
 from tests.unit.loop.test_peers import Others
@@ -95,3 +99,32 @@ def test_a_property_without_different_cases_is_not_gone_on_with(
     assert len(drawn(bench, Portion(7, 12), Portion(8, 5))) == 2
     said = [event.text for event in bench.events if isinstance(event, Notice)]
     assert len([text for text in said if "no more different cases" in text]) == 1
+
+
+@pytest.mark.parametrize(
+    ("jobs", "each"),
+    [
+        (1, [set()]),
+        (2, [set(), set()]),
+        (3, [{4}, {5}, {7}]),
+        (4, [set()] * 4),
+        (6, [{4}, {5}, {7}] * 2),
+    ],
+)
+def test_a_job_has_a_core_of_its_own_where_each_core_has_as_many(
+    monkeypatch: pytest.MonkeyPatch, jobs: int, each: list[set[int]]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {7, 4, 5})
+    dealt_out = jobs_of([(a_run(1_000), jobs), (a_run(1_000, "nccl"), 3)])
+    assert [cores_of(job) for job in dealt_out] == [*each, *[set[int]()] * 3]
+
+
+def test_a_job_starts_on_its_core(tmp_path: Path) -> None:
+    core = max(os.sched_getaffinity(0))
+    said = "import os, socket, sys; socket.socket(fileno=int(sys.argv[1])).recv(1 << 16)"
+    command = [sys.executable, "-c", f"{said}; print(os.sched_getaffinity(0))"]
+    (settings,) = jobs_of([(a_run(10), 1)])
+    settings = replace(settings, notes=tmp_path)
+    job = JobProcess(0, settings, command, {}, cores={core})
+    assert job.wait(60) == 0
+    assert job.output.read_text() == f"{{{core}}}\n"

@@ -106,3 +106,19 @@ def test_ranks_are_where_the_controller_is_by_then(
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry).is_absolute()])
     with Pool(2, "gloo") as pool:
         assert pool.run(quick()).clean
+
+
+def test_ranks_use_the_cores_of_the_controller_whatever_forks_them() -> None:
+    every = os.sched_getaffinity(0)
+    ForkServer.get(gpus=False)
+    own = {max(every)}
+    try:
+        os.sched_setaffinity(0, own)
+        with Pool(2, "gloo") as pool:
+            assert pool.run(quick()).clean
+            assert [os.sched_getaffinity(pid) for pid in pool.pids] == [own] * 2
+    finally:
+        os.sched_setaffinity(0, every)
+    with Pool(2, "gloo") as pool:
+        assert pool.run(quick()).clean
+        assert [os.sched_getaffinity(pid) for pid in pool.pids] == [every] * 2
