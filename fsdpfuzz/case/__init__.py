@@ -132,7 +132,7 @@ from fsdpfuzz.case.operations.forward import (
 from fsdpfuzz.case.operations.requires_grad import changes_after_lone_forward
 from fsdpfuzz.case.optimizer import Optimizer
 from fsdpfuzz.case.paths import depth, innermost, join, outermost, within
-from fsdpfuzz.case.program import is_orderly
+from fsdpfuzz.case.program import is_orderly, uses_reduced
 from fsdpfuzz.case.randomness import right_in
 from fsdpfuzz.case.sides import side_of
 from fsdpfuzz.case.spec import CaseSpec
@@ -314,6 +314,7 @@ __all__ = [
     "unit_of",
     "unit_paths",
     "units_without_gradient",
+    "uses_reduced",
     "variant_of",
     "variants",
     "with_units",

@@ -107,12 +107,25 @@ def _keeps_partners(program: Sequence[Op], gone: range) -> bool:
 def is_orderly(program: Sequence[Op]) -> bool:
     """Whether each loss gets its backward, and what uses gradients or saves state comes after
     they were reduced."""
-    pending, reduced = False, True
+    pending = False
     for op in program:
         if op.waits:
-            pending, reduced = True, op.reduces
+            pending = True
         elif op.gives_gradients:
             pending = False
-        elif op.needs_reduced and (pending or not reduced):
+        elif op.needs_reduced and pending:
             return False
-    return not pending
+    return not pending and uses_reduced(program)
+
+
+def uses_reduced(program: Sequence[Op]) -> bool:
+    """Whether gradients that wait for their reduction are used by nothing, and nothing is saved."""
+    reduces = reduced = True
+    for op in program:
+        if op.waits:
+            reduces = op.reduces
+        elif op.gives_gradients:
+            reduced = reduces
+        elif op.needs_reduced and not reduced:
+            return False
+    return True

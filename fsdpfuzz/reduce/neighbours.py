@@ -23,6 +23,7 @@ from fsdpfuzz.case import (
     encode,
     foreseen_rejections,
     overrides_fit,
+    uses_reduced,
 )
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce.names import Rename, renamed
@@ -101,6 +102,8 @@ def usable(case: CaseSpec, neighbour: CaseSpec) -> bool:
         ):
             return False
     if _unsound(neighbour) is not None or (_refused(neighbour) and not _refused(case)):
+        return False
+    if uses_reduced(case.program) and not uses_reduced(neighbour.program):
         return False
     return all(
         holds(anatomy(neighbour)) or not holds(anatomy(case))

@@ -110,3 +110,18 @@ def test_one_of_several_losses_before_a_backward_can_go() -> None:
     programs = {neighbour.case.program for neighbour in simpler(case)}
     assert programs <= {program[2:], (), (Forward(grad=False),)}
     assert (Forward(grad=False),) in programs
+
+
+def test_no_step_comes_to_use_gradients_that_wait_for_their_reduction() -> None:
+    """A loss without a backward at the end makes no difference to what comes before it."""
+    waiting = (Forward(sync=False), Backward())
+    for end in ((), (Forward(),)):
+        program = (*waiting, Forward(), Backward(), Step(), *end)
+        case = msgspec.structs.replace(FIRST, program=program)
+        found = [neighbour.case.program for neighbour in simpler(case)]
+        assert (*waiting, Step(), *end) not in found
+        assert (*waiting, Forward(), Step(), *end) not in found
+        assert (Forward(), Backward(), Step(), *end) in found
+    # One that does so anyhow gets smaller as others do.
+    misused = msgspec.structs.replace(FIRST, program=(*waiting, Step(), Forward()))
+    assert (*waiting, Step()) in [neighbour.case.program for neighbour in simpler(misused)]
