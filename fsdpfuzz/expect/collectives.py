@@ -37,7 +37,7 @@ from fsdpfuzz.expect.bytes import gathered_in, shard_numel
 from fsdpfuzz.expect.calls import Pass, UnitCalls, called_again, calls_of
 from fsdpfuzz.expect.order import parting
 from fsdpfuzz.expect.prefetches import Turn, backward_order, begun_in_turn, ended_in_turn, gathered
-from fsdpfuzz.expect.promised import promises_traffic
+from fsdpfuzz.expect.promised import promises_traffic, told_ranks
 from fsdpfuzz.expect.traffic import ANY, EITHER, SHARDED, WHOLE, Bounds, Traffic, collective
 
 
@@ -84,6 +84,8 @@ class _Follower:
         """Roots under which calls were recorded that no backward has followed."""
         self._compared: set[str] = set()
         """Roots (fsdp1) that no longer compare the order of their ranks."""
+        self._told: set[str] = set()
+        """Roots (fsdp2) that were ever told a number of ranks, and may still be so sharded."""
         self._sync = True
         self._trained: dict[str, bool] = {}
 
@@ -96,7 +98,8 @@ class _Follower:
             self._now = a.at(i)
             if i == self._part:
                 return
-            settled = self._settled or self._told_ranks().isdisjoint(self._now.roots)
+            self._told |= told_ranks(self._now).intersection(self._now.roots)
+            settled = self._settled or not self._told
             if not promises_traffic(self._now, settled=settled):
                 continue
             if isinstance(op, Forward):
@@ -117,7 +120,7 @@ class _Follower:
             elif op.starts_over:
                 self._started_over(now)
             elif op.interrupts:
-                if self._told_ranks():
+                if told_ranks(self._now):
                     return
                 # Some are as after a forward, others as before, or whole in the midst of it.
                 self._state = dict.fromkeys(self._now.units, EITHER)
@@ -392,8 +395,3 @@ class _Follower:
 
     def _reduces_in(self, path: str) -> str:
         return reduced_in(self._now.options[path], own=self._own) or "float32"
-
-    def _told_ranks(self) -> set[str]:
-        """Units (fsdp2) told a number of ranks to be sharded over after forward."""
-        options = self._now.options.items()
-        return {p for p, u in options if type(u.reshard_after_forward) is int}

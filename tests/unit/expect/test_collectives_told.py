@@ -48,6 +48,14 @@ def test_a_unit_is_left_as_the_program_sets_it() -> None:
     assert backwards == [once(SIX, TWELVE, TEN), once(TWELVE, TEN)]
 
 
+def test_nothing_is_promised_of_an_older_root_whose_number_of_ranks_was_taken_back() -> None:
+    plan = second("", reshard_after_forward=1)
+    program = (Forward(), SetReshard(unit="", reshard=False), Backward(), Forward(), Backward())
+    assert promised(plan, program, settled=False) == {}
+    assert promised(second(""), program, settled=False)
+    assert promised(plan, program)
+
+
 def test_several_modules_of_a_unit_are_gathered_and_reduced_as_one() -> None:
     three = Sequential(children=(Linear(out=4), Linear(out=2), Linear(out=2)))
     grouped = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="0", grouped=("2",))))
