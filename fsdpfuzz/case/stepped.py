@@ -108,6 +108,12 @@ def stateless(a: Anatomy) -> frozenset[str]:
     return frozenset[str]().union(*taken)
 
 
+@lru_cache(maxsize=64)
+def lacking_state(a: Anatomy) -> frozenset[str]:
+    """Parameters that may have no state though they require grad, however it is taken."""
+    return frozenset[str]().union(*(left for _, _, left in _without_state(a)))
+
+
 # ``_flatten_optim_state_dict`` in fsdp/_optim_utils.py leaves out the empty state of a unit's.
 @lru_cache(maxsize=64)
 def emptied(a: Anatomy) -> frozenset[str]:

@@ -15,7 +15,7 @@ from fsdpfuzz.case.operations.state_dict import left_out, takes_local
 from fsdpfuzz.case.optimizer import goes_through
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.sides import side_of
-from fsdpfuzz.case.stepped import emptied, made_states, stateless, unstepped
+from fsdpfuzz.case.stepped import emptied, lacking_state, made_states, stateless, unstepped
 from fsdpfuzz.case.units.use_orig_params import is_flat
 
 if TYPE_CHECKING:
@@ -106,6 +106,14 @@ class LostStateDimension(Hazard):
             group="State",
             values=ON,
         ),
+        "lacking_state": Feature(
+            about="on when torch.distributed.checkpoint takes the optimizer's state, which may "
+            "have none of the parameter, which requires grad",
+            group="State",
+            # Before torch 2.10 such cases fail: no pair is waited for.
+            values=("off",),
+            open=True,
+        ),
         "emptied": Feature(
             about="on when a flattened state of the optimizer gives the parameter an empty one, no "
             "unit manages it, and the state is taken again, not flattened (fsdp1 only)",
@@ -163,6 +171,7 @@ class LostStateDimension(Hazard):
         # ``_unflatten_optim_state_dict``: goes by the optimizer's parameters, not by what was
         # saved.
         yield "stateless", on(a.canonical(fqn) in stateless(a))
+        yield "lacking_state", on(a.canonical(fqn) in lacking_state(a))
         # ``_init_optim_state``, which Adam counts as a step (pytorch issue 164929).
         yield "made_state", on(a.canonical(fqn) in made_states(a))
         yield "stored_state", on(a.canonical(fqn) in stored_states(a))

@@ -348,6 +348,7 @@ SELDOM = {
     "handed_again",
     "handed_view",
     "hook_moved",
+    "lacking_state",
     "lost_change",
     "offloaded_dropout",
     "offloaded_input",

@@ -141,6 +141,18 @@ def test_nobody_hands_on_the_state_of_what_no_unit_manages(plan: Plan, expected:
     assert having(given, "stateless") == expected
 
 
+@pytest.mark.parametrize("flatten", [False, True])
+def test_a_parameter_lacks_state_however_it_is_taken(flatten: bool) -> None:
+    model = Sequential(children=(Linear(out=1, bias=False), Idle()))
+    taken = OptimState(flatten=flatten, strict=False)
+    unused = ["1.idle.weight", "1.idle.bias"]
+    case = make(fsdp2(""), model=model, program=(*TRAIN, taken))
+    assert having(case, "lacking_state") == unused
+    assert having(case, "stateless") == (unused if flatten else [])
+    used = msgspec.structs.replace(case, model=Sequential(children=(Linear(out=1), Linear(out=1))))
+    assert having(used, "lacking_state") == []
+
+
 FLAT, WHOLE = OptimState(flatten=True), OptimState()
 
 
