@@ -129,10 +129,6 @@ class EmptyExpertsDimension(Hazard):
         ),
     }
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of units alone."""
-        return iter(())
-
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """Of one unit."""
         yield "two_orders", on(path in gathered_in_two_orders(a))

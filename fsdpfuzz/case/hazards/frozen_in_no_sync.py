@@ -34,10 +34,6 @@ class FrozenInNoSyncDimension(Hazard):
         ),
     }
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of parameters alone."""
-        return iter(())
-
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Of one parameter."""
         if a.fsdp1:

@@ -33,10 +33,6 @@ class HookedMemoryDimension(Hazard):
         ),
     }
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of units alone."""
-        return iter(())
-
     # ``foreach_reduce`` in fsdp/_fully_shard/_fsdp_collectives.py: a gradient that is the first
     # one, in its own dtype and place, lies in that memory.
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:

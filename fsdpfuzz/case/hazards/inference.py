@@ -52,10 +52,6 @@ class InferenceDimension(Hazard):
         ),
     }
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of units and parameters alone."""
-        return iter(())
-
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """Of one unit; what fsdp1 neither gathers nor casts nor offloads has no such memory."""
         bare, unit = not a.owned[path], a.options[path]

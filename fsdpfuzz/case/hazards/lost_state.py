@@ -150,10 +150,6 @@ class LostStateDimension(Hazard):
         ),
     }
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """Of single units and parameters alone."""
-        return iter(())
-
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """How its state is taken, and named."""
         if a.fsdp1:

@@ -53,10 +53,6 @@ class MovedHooksDimension(Hazard):
         ),
     }
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of units alone."""
-        return iter(())
-
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """Of one unit."""
         if a.fsdp1:

@@ -34,10 +34,6 @@ class NestedNamesDimension(Hazard):
         ),
     }
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of parameters alone."""
-        return iter(())
-
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Of one parameter."""
         yield "name_within", on(fqn in _within_others(tuple(p.fqn for p in a.distinct)))

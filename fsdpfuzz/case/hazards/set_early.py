@@ -42,10 +42,6 @@ class SetEarlyDimension(Hazard):
         ),
     }
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of parameters alone."""
-        return iter(())
-
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Of one."""
         if a.fsdp1:

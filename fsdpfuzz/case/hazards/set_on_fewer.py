@@ -51,10 +51,6 @@ class SetOnFewerDimension(Hazard):
         ),
     }
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of units alone."""
-        return iter(())
-
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """Of one unit."""
         if not a.fsdp1:

@@ -85,10 +85,6 @@ class UnfinishedDimension(Hazard):
         ),
     }
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """It is told of units alone."""
-        return iter(())
-
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """Of one unit."""
         yield "unfinished", unfinished_units(a).get(path, "off")

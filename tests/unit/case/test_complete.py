@@ -78,6 +78,12 @@ TWO = "ContractError: two {}"
         ("operations/flip", "def check", "", LACKING.format("operation flip", "check")),
         ("operations/mode", "def words", "", LACKING.format("operation mode", "words")),
         ("operations/step", "def values", "", "ContractError: .*step has features without values"),
+        (
+            "hazards/shared_order",
+            "def values",
+            "",
+            "ContractError: SharedOrderDimension has features without values",
+        ),
         ("loss", "def values", "", ABSTRACT.format("LossDimension", "values")),
         ("ties", "def check", "", ABSTRACT.format("TiesDimension", "check")),
         ("ties", "def simpler", "", ABSTRACT.format("TiesDimension", "simpler")),
