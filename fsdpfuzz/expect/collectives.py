@@ -31,13 +31,14 @@ from fsdpfuzz.case import Anatomy, Forward, Situation, kept_whole, within
 from fsdpfuzz.case.operations import Apply, Op, Reshard, Unshard
 from fsdpfuzz.case.units.precision import computed_in, flat_dtype, reduced_in
 from fsdpfuzz.case.units.replicas import belongs_to
+from fsdpfuzz.case.units.reshard_after_forward import told_ranks
 from fsdpfuzz.case.units.sharding import is_replicated, is_whole
 from fsdpfuzz.case.wrap import Fsdp1Unit, Fsdp2Unit
 from fsdpfuzz.expect.bytes import gathered_in, shard_numel
 from fsdpfuzz.expect.calls import Pass, UnitCalls, called_again, calls_of
 from fsdpfuzz.expect.order import parting
 from fsdpfuzz.expect.prefetches import Turn, backward_order, begun_in_turn, ended_in_turn, gathered
-from fsdpfuzz.expect.promised import promises_traffic, told_ranks
+from fsdpfuzz.expect.promised import promises_traffic
 from fsdpfuzz.expect.traffic import ANY, EITHER, SHARDED, WHOLE, Bounds, Traffic, collective
 
 

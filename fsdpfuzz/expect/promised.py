@@ -41,11 +41,6 @@ def promises_traffic(a: Anatomy, *, settled: bool) -> bool:
     )
 
 
-def told_ranks(a: Anatomy) -> set[str]:
-    """Units (fsdp2) told a number of ranks to be sharded over after forward."""
-    return {path for path, unit in a.options.items() if type(unit.reshard_after_forward) is int}
-
-
 # ``_root_pre_forward`` in fsdp/_runtime_utils.py marks all units as to be gathered, also in a
 # recomputation. A unit that is recomputed later on then prefetches one that is through.
 def _prefetches_again(a: Anatomy) -> bool:

@@ -100,6 +100,11 @@ def left_by_forward(a: Anatomy, path: str) -> Literal["sharded", "whole", "part"
     return "sharded" if value is True or value == a.shards(path) else "part"
 
 
+def told_ranks(a: Anatomy) -> set[str]:
+    """Units (fsdp2) told a number of ranks to be sharded over after forward."""
+    return {path for path, unit in a.options.items() if type(unit.reshard_after_forward) is int}
+
+
 def ways_left(a: Anatomy, path: str) -> set[str]:
     """How forwards leave a unit, under each plan that has it."""
     return {left_by_forward(b, path) for b in a.under_each_plan if path in b.options}
