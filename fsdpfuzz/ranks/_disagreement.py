@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fsdpfuzz.case import Anatomy, CaseSpec, right_in
 from fsdpfuzz.expect import unlike
-from fsdpfuzz.expect.rounding import BASELINE_FACTOR, steep
+from fsdpfuzz.expect.rounding import BASELINE_FACTOR, FLOAT32_EPS, steep
 from fsdpfuzz.ranks._compare import Values
 from fsdpfuzz.ranks._env import RankEnv
 from fsdpfuzz.ranks._reference import NUDGES, Reference, Trace, nudged_trace, nudged_traces
@@ -28,6 +28,8 @@ class Apart:
     op: int
     off: float
     largest: float
+    size: float
+    """The largest absolute value of all that the operation left."""
 
 
 def disagreement(a: Anatomy, env: RankEnv, reference: Reference, left: int) -> tuple[int, str]:
@@ -50,6 +52,10 @@ def disagreement(a: Anatomy, env: RankEnv, reference: Reference, left: int) -> t
     wide = nudged_trace(a, env, dtype=getattr(torch, right_in(a, env.backend)))
     if found is None:
         return left, ""
+    # Such values are rounded by more than 1: a softmax of what is equal, but for that, takes either
+    # side, and one that is nudged takes the same.
+    if found.size * FLOAT32_EPS >= 1.0:
+        return found.op, ""
     moved = reference.nudged[0]
     far = max(_moved(reference.single, moved, found), _moved(reference.wide, wide, found))
     if found.off <= BASELINE_FACTOR * far:
@@ -86,7 +92,7 @@ def first_apart(a: Anatomy, reference: Reference, left: int, too_far: Far = unli
     rows = torch.stack([torch.stack([*gap, size]) for *_, gap, size in found]).tolist()
     for (what, op, *_), (off, largest, size) in zip(found, rows, strict=True):
         if too_far(a.case, op, off, largest, size):
-            return Apart(what, op, off, largest)
+            return Apart(what, op, off, largest, size)
     return None
 
 

@@ -13,11 +13,13 @@ from fsdpfuzz.case import (
     Checkpoint,
     Dense,
     Dropout,
+    Embedding,
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
+    Gain,
     Linear,
     Norm,
     Optimizer,
@@ -25,9 +27,10 @@ from fsdpfuzz.case import (
     Residual,
     Sequential,
     Step,
+    Tokens,
     ZeroGrad,
 )
-from fsdpfuzz.case.modules import Attention, ConvNorm, Lora, Parametrized
+from fsdpfuzz.case.modules import Attention, ConvNorm, Keyed, KvReuse, Lora, Parametrized
 from fsdpfuzz.case.operations import Apply
 from fsdpfuzz.case.parallel import Parallel
 from fsdpfuzz.case.policies import Wrap
@@ -87,6 +90,37 @@ def test_where_rounding_decides_nothing_is_held_against_it() -> None:
         program=(*iteration, *iteration, *iteration),
     )
     with Pool(4, "gloo") as pool:
+        seen = pool.run(case)
+    assert fault_of(seen) == ""
+    assert judge(case, seen).status == "passed"
+    beyond = {report.beyond for report in seen.reports if report is not None}
+    assert beyond == {"what rounding in float32 lets be told"}
+
+
+def test_of_a_softmax_of_what_has_exploded_nothing_is_said() -> None:
+    """Logits that are equal, but for a rounding that is larger than 1: it takes either token."""
+    summed = Repeat(body=Buffered(persistent=False, updates=True), times=3, no_grad="body")
+    waiting = (Forward(sync=False), Backward())
+    iteration = (*waiting, *waiting, Forward(), Backward(), Step(), ZeroGrad())
+    case = CaseSpec(
+        world_size=2,
+        seed=81,
+        model=Sequential(
+            children=(
+                Embedding(rows=2, out=2),
+                Linear(out=4),
+                Buffered(),
+                Keyed(body=summed, added=True),
+                KvReuse(heads=4, kv_heads=4),
+                Gain(),
+            )
+        ),
+        inputs=Tokens(length=2),
+        plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)),
+        optimizer=Optimizer(lr=1.0),
+        program=(*iteration, *iteration),
+    )
+    with Pool(2, "gloo") as pool:
         seen = pool.run(case)
     assert fault_of(seen) == ""
     assert judge(case, seen).status == "passed"

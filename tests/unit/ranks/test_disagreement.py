@@ -45,16 +45,16 @@ def test_they_agree() -> None:
 
 def test_the_first_that_differs_is_told() -> None:
     wide, single = trace(of(1.0), of(2.0)), trace(of(0.5), of(1.0))
-    assert told(wide, single) == Apart("gradients", 1, 0.5, 1.0)
+    assert told(wide, single) == Apart("gradients", 1, 0.5, 1.0, 1.0)
     assert told(wide, single, left=1) is None
     single.grads[1] = of(1.0)
-    assert told(wide, single) == Apart("gradients", 4, 1.0, 2.0)
+    assert told(wide, single) == Apart("gradients", 4, 1.0, 2.0, 1.0)
     single.grads[4] = of(2.0)
     single.outputs[1] = -wide.outputs[1]
-    assert told(wide, single) == Apart("outputs", 3, 2.0, 1.0)
+    assert told(wide, single) == Apart("outputs", 3, 2.0, 1.0, 1.0)
     single.outputs[1] = wide.outputs[1]
     single.params[5] = of(3.0)
-    assert told(wide, single) == Apart("parameters", 5, 2.0, 1.0)
+    assert told(wide, single) == Apart("parameters", 5, 2.0, 1.0, 1.0)
 
 
 def test_what_is_no_mistake_may_be_steep() -> None:
@@ -62,7 +62,7 @@ def test_what_is_no_mistake_may_be_steep() -> None:
     wide, single = trace(of(1.0), of(2.0)), trace(of(1.0), of(2 - 2.0**-17))
     assert told(wide, single) is None
     found = first_apart(A, Reference(wide, single), NEVER, steep)
-    assert found == Apart("gradients", 4, 2.0**-17, 2.0)
+    assert found == Apart("gradients", 4, 2.0**-17, 2.0, 1.0)
     single.grads[4] = of(2 - 2.0**-18)
     assert first_apart(A, Reference(wide, single), NEVER, steep) is None
 
@@ -83,8 +83,8 @@ def test_what_is_a_mistake_is_steep(stored_low: tuple[str, ...]) -> None:
 
 def test_what_one_lacks_is_zeros() -> None:
     lacking: Values = {"0.weight": None}
-    assert told(trace(of(1.0), {}), trace(lacking, {})) == Apart("gradients", 1, 1.0, 1.0)
-    assert told(trace(lacking, {}), trace(of(1.0), {})) == Apart("gradients", 1, 1.0, 0.0)
+    assert told(trace(of(1.0), {}), trace(lacking, {})) == Apart("gradients", 1, 1.0, 1.0, 1.0)
+    assert told(trace(lacking, {}), trace(of(1.0), {})) == Apart("gradients", 1, 1.0, 0.0, 1.0)
     assert told(trace(of(0.0), {}), trace({"0.weight": None}, {})) is None
 
 
