@@ -50,11 +50,12 @@ def disagreement(a: Anatomy, env: RankEnv, reference: Reference, left: int) -> t
     # One may lie where a gradient is steep and the other beside it: dropout that leaves a norm a
     # single small element, of what a layer in bfloat16 put out.
     wide = nudged_trace(a, env, dtype=getattr(torch, right_in(a, env.backend)))
+    # Such values are rounded by more than 1: a softmax of what is equal, but for that, takes either
+    # side, and one that is nudged takes the same. Gradients carry it to all ranks.
+    exploded = env.anywhere(found is not None and found.size * FLOAT32_EPS >= 1.0)
     if found is None:
         return left, ""
-    # Such values are rounded by more than 1: a softmax of what is equal, but for that, takes either
-    # side, and one that is nudged takes the same.
-    if found.size * FLOAT32_EPS >= 1.0:
+    if exploded:
         return found.op, ""
     moved = reference.nudged[0]
     far = max(_moved(reference.single, moved, found), _moved(reference.wide, wide, found))

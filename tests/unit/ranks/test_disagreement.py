@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,8 +12,9 @@ import torch
 
 from fsdpfuzz.case import anatomy
 from fsdpfuzz.expect.rounding import steep, unlike
+from fsdpfuzz.ranks import _disagreement
 from fsdpfuzz.ranks._compare import Values
-from fsdpfuzz.ranks._disagreement import Apart, first_apart
+from fsdpfuzz.ranks._disagreement import Apart, disagreement, first_apart
 from fsdpfuzz.ranks._reference import NEVER, Reference, Trace
 from tests.unit.loop.standins import make_case
 
@@ -79,6 +82,27 @@ def test_what_is_a_mistake_is_steep(stored_low: tuple[str, ...]) -> None:
     ]
     assert len(wrong) > 1000
     assert all(steep(case, 1, *each) for each in wrong)
+
+
+@pytest.mark.parametrize(("size", "elsewhere", "mistake"), [(1, 0, 1), (1, 1, 0), (2**23, 0, 0)])
+def test_what_exploded_on_any_rank_is_no_mistake(
+    monkeypatch: pytest.MonkeyPatch, size: float, elsewhere: int, mistake: int
+) -> None:
+    """A gradient is the same on all ranks, and what it comes from need not be."""
+    wide, single = trace(of(2e6), of(2.0)), trace(of(1e6), of(2.0))
+    wide.sizes[1] = torch.tensor(size, dtype=torch.float64)
+    monkeypatch.setattr(_disagreement, "nudged_traces", lambda *_: [single] * 3)
+    monkeypatch.setattr(_disagreement, "nudged_trace", lambda *_, **__: wide)
+    answers: list[bool] = []
+
+    def anywhere(mine: bool) -> bool:
+        # The third thing that is asked for is whether it exploded.
+        answers.append(mine or (len(answers) == 2 and bool(elsewhere)))
+        return answers[-1]
+
+    env: Any = SimpleNamespace(backend="gloo", anywhere=anywhere)
+    left, fault = disagreement(A, env, Reference(wide, single), NEVER)
+    assert (bool(fault), left) == ((True, NEVER) if mistake else (False, 1))
 
 
 def test_what_one_lacks_is_zeros() -> None:
