@@ -71,8 +71,9 @@ class JobProcess:
                 start_new_session=True,
             )
         if cores:
-            # At once: what it starts inherits them. One that has ended has no use for any.
-            with contextlib.suppress(ProcessLookupError):
+            # At once: what it starts inherits them. One that has ended has no use for any, and one
+            # that may not keep to them is slower.
+            with contextlib.suppress(OSError):
                 os.sched_setaffinity(self._process.pid, cores)
         self._send(line_of(settings))
 

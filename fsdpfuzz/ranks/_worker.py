@@ -11,6 +11,7 @@ import signal
 import socket
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,10 @@ def main(given: bytes, channel: socket.socket) -> None:
     setup = msgspec.json.decode(given, type=Setup)
     try:
         if setup.cores:
-            # Before any thread is started, which inherits them.
-            os.sched_setaffinity(0, setup.cores)
+            # Before any thread is started, which inherits them. It is faster, and no more than
+            # that: a rank that may not keep to them runs where it can.
+            with suppress(OSError):
+                os.sched_setaffinity(0, setup.cores)
         if setup.target is not None:
             # Before the process group: code that cannot be imported
             # fails here on every rank, and none waits.

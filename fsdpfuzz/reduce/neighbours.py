@@ -35,7 +35,8 @@ def simpler(case: CaseSpec) -> Iterator[Simpler]:
 
     Dimensions give those of their own (`Dimension.simpler`), the model is taken apart here. A
     neighbour that FSDP documents to refuse is left out, unless the case is refused itself, and
-    so is one that calls modules as FSDP documents not to, or whose units' dtypes clash.
+    so is one that calls modules as FSDP documents not to, whose units' dtypes clash, or that uses
+    gradients which wait for their reduction.
     """
     # By digest: dimensions come to the same neighbour in several ways.
     seen = {digest(case)}

@@ -35,11 +35,11 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend
     folder: str
     generation: int
+    cores: tuple[int, ...] = ()
+    """Those that it is to use, which are its controller's; none for all that it may."""
     injection: str | None = None
     target: Target | None = None
     """Code of your own that it may run."""
-    cores: tuple[int, ...] = ()
-    """Those that it may use; none for those of the process that forks it."""
     taps: bool = False
     """Whether it is to tap the modules of each case, and do nothing else."""
 

@@ -48,6 +48,10 @@ class Option(Dimension):
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """The keyword argument by which FSDP is told, for any value."""
 
+    def taken(self, a: Anatomy, unit: Unit) -> str:
+        """The same of one unit, where what FSDP makes of the value depends on the case."""
+        return self.text(getattr(unit, self.name))
+
     def merged(self, texts: Iterable[str]) -> str:
         """The feature of a case from those of its units."""
         return one(texts)
@@ -90,13 +94,13 @@ class Option(Dimension):
         """All units together."""
         units = [unit for unit in a.options.values() if self.has(unit)]
         if units:
-            yield self.name, self.merged(self.text(getattr(unit, self.name)) for unit in units)
+            yield self.name, self.merged(self.taken(a, unit) for unit in units)
 
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """One unit's own."""
         unit = a.options[path]
         if self.has(unit):
-            yield self.name, self.text(getattr(unit, self.name))
+            yield self.name, self.taken(a, unit)
 
     def check(self, a: Anatomy) -> None:
         """Each unit that the plan lists."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.spec import CaseSpec
     from fsdpfuzz.case.units.configured import Configuration
-    from fsdpfuzz.case.wrap import Fsdp1Unit, Unit
+    from fsdpfuzz.case.wrap import Unit
 
 Sharding = Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"]
 HYBRID: tuple[Sharding, ...] = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
@@ -48,11 +48,6 @@ def is_whole(a: Anatomy, path: str) -> bool:
     unit = a.fsdp1_options.get(path)
     whole = (unit is not None and unit.sharding == "NO_SHARD") or a.shards(path) == 1
     return whole and bool(a.owned[path])
-
-
-def _taken(a: Anatomy, unit: Fsdp1Unit) -> str:
-    # See `is_whole`. Over one of several ranks a hybrid strategy is that, too, but has replicas.
-    return "NO_SHARD" if a.case.world_size == 1 else unit.sharding
 
 
 def mesh_of(a: Anatomy) -> Value:
@@ -119,15 +114,10 @@ class ShardingOption(Option):
         """The strategy's name."""
         return str(value)
 
-    def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
-        """What FSDP makes of each."""
-        if a.fsdp1:
-            yield self.name, self.merged(_taken(a, unit) for unit in a.fsdp1_options.values())
-
-    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
-        """What FSDP makes of it."""
-        if a.fsdp1:
-            yield self.name, _taken(a, a.fsdp1_options[path])
+    def taken(self, a: Anatomy, unit: Unit) -> str:
+        """Over one rank what FSDP makes of any; see `is_whole`."""
+        # Over one of several ranks a hybrid strategy is that, too, but has replicas.
+        return "NO_SHARD" if a.case.world_size == 1 else super().taken(a, unit)
 
     def argument(self, unit: Unit, value: Any) -> Iterator[tuple[str, Value]]:
         """``sharding_strategy``."""

@@ -30,6 +30,10 @@ def summed(case: CaseSpec) -> CaseSpec:
     return msgspec.structs.replace(case, loss="sum")
 
 
+def under_fsdp1(case: CaseSpec) -> CaseSpec:
+    return msgspec.structs.replace(case, plan=Fsdp1Plan(units=(Fsdp1Unit(path=""),)))
+
+
 def met(bench: Bench, *cases: CaseSpec) -> tuple[Found, ...]:
     with bench.session() as session:
         ledger = Ledger(session, bench.events.append)
@@ -189,8 +193,7 @@ def test_a_finding_under_an_api_that_does_not_show_the_other_one_is_another(benc
         return verdict_of(*[wrapped] * (fsdp1 and is_long(case)), *[BIG] * (not fsdp1))
 
     bench.judge = judge
-    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
-    long = msgspec.structs.replace(summed(make_case((3,), steps=3)), plan=plan)
+    long = under_fsdp1(summed(make_case((3,), steps=3)))
     assert keys(met(bench, summed(make_case((200,))), long)) == {BIG.key: (), wrapped.key: ()}
 
 
@@ -206,8 +209,7 @@ def test_two_wrong_values_of_one_kind_are_two_where_one_is_not_under_the_api_of_
         return verdict_of(*[BIG] * is_big(case))
 
     bench.judge = judge
-    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
-    long = msgspec.structs.replace(make_case((3,), steps=3), plan=plan)
+    long = under_fsdp1(make_case((3,), steps=3))
     assert keys(met(bench, make_case((200,)), long)) == {BIG.key: (), wrapped.key: ()}
     assert keys(met(bench, long, make_case((200,)))) == {BIG.key: (), wrapped.key: ()}
 
@@ -226,8 +228,7 @@ def test_a_wrong_value_that_needs_what_the_other_api_lacks_is_another_than_one_t
     bench.judge = judge
     case = make_case((3,))
     by_hand = msgspec.structs.replace(case, program=(*case.program, Reshard(unit="")))
-    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""),))
-    long = msgspec.structs.replace(make_case((3,), steps=3), plan=plan)
+    long = under_fsdp1(make_case((3,), steps=3))
     assert keys(met(bench, by_hand, long)) == {BIG.key: (), wrapped.key: ()}
     assert keys(met(bench, long, by_hand)) == {BIG.key: (), wrapped.key: ()}
 
