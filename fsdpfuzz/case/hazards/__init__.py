@@ -7,6 +7,7 @@ is held to where they change what it can promise.
 from __future__ import annotations
 
 from fsdpfuzz.case.dimension import Dimension
+from fsdpfuzz.case.hazards.changed_alone import ChangedAloneDimension
 from fsdpfuzz.case.hazards.changed_views import ChangedViewsDimension
 from fsdpfuzz.case.hazards.empty_experts import EmptyExpertsDimension
 from fsdpfuzz.case.hazards.few_elements import FewElementsDimension, single_element_units
@@ -14,6 +15,7 @@ from fsdpfuzz.case.hazards.freed import FreedDimension
 from fsdpfuzz.case.hazards.frozen_in_no_sync import FrozenInNoSyncDimension
 from fsdpfuzz.case.hazards.hooked_memory import HookedMemoryDimension
 from fsdpfuzz.case.hazards.inference import InferenceDimension
+from fsdpfuzz.case.hazards.kept_norm import KeptNormDimension
 from fsdpfuzz.case.hazards.lost_change import LostChangeDimension
 from fsdpfuzz.case.hazards.lost_state import LostStateDimension
 from fsdpfuzz.case.hazards.moved_hooks import MovedHooksDimension
@@ -26,6 +28,8 @@ from fsdpfuzz.case.hazards.no_gradient import (
 )
 from fsdpfuzz.case.hazards.offloaded_input import OffloadedInputDimension
 from fsdpfuzz.case.hazards.own_state import OwnStateDimension
+from fsdpfuzz.case.hazards.run_through import RunThroughDimension
+from fsdpfuzz.case.hazards.second_graph import SecondGraphDimension
 from fsdpfuzz.case.hazards.set_early import SetEarlyDimension
 from fsdpfuzz.case.hazards.set_on_fewer import SetOnFewerDimension
 from fsdpfuzz.case.hazards.shared_order import SharedOrderDimension
@@ -60,6 +64,10 @@ HAZARDS: tuple[Dimension, ...] = (
     HookedMemoryDimension(),
     EmptyExpertsDimension(),
     FrozenInNoSyncDimension(),
+    RunThroughDimension(),
+    SecondGraphDimension(),
+    ChangedAloneDimension(),
+    KeptNormDimension(),
 )
 
 __all__ = [

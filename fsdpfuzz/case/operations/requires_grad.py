@@ -88,15 +88,20 @@ def alone_at(a: Anatomy, kind: Callable[[int, Op], bool]) -> frozenset[str]:
     """The outermost units that had no backward since their latest forward when ``kind`` comes.
 
     It is asked of each operation of the program, with its index.
+    """
+    return frozenset().union(*(lone for i, op, _, lone in alone(a, 0) if kind(i, op)))
+
+
+def alone(a: Anatomy, rank: int) -> Iterator[tuple[int, Op, Situation, frozenset[str]]]:
+    """Each operation, and behind it the outermost units without a backward since a forward.
 
     No backward reaches a unit whose output does not require grad. What goes into the loss beside
     the output tells fsdp1's root nothing, and fsdp2's if it is a unit itself.
     """
-    found: set[str] = set()
     beside_it = [layer for layer in beside(a) if a.fsdp1 or layer not in a.unit_at]
     lone: set[str] = set()
     reached: set[str] = set()
-    for i, op, now in a.situations(0):
+    for i, op, now in a.situations(rank):
         if isinstance(op, Forward):
             calls = list(a.calls(op, now))
             called = {call.path for call in calls}
@@ -123,9 +128,7 @@ def alone_at(a: Anatomy, kind: Callable[[int, Op], bool]) -> frozenset[str]:
         elif op.gives_gradients:
             lone -= reached
             reached.clear()
-        elif kind(i, op):
-            found |= lone
-    return frozenset(found)
+        yield i, op, now, frozenset(lone)
 
 
 # fsdp1 drops such a gradient when it next reshards the unit (``_use_sharded_grad_views`` in

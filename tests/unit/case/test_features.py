@@ -338,6 +338,7 @@ def test_saved_cases_have_values_that_are_listed(name: str) -> None:
 
 
 SELDOM = {
+    "changed_alone",
     "cut_output",
     "divided_low",
     "emptied",
@@ -348,14 +349,18 @@ SELDOM = {
     "handed_again",
     "handed_view",
     "hook_moved",
+    "kept_norm",
     "lacking_state",
     "lost_change",
     "offloaded_dropout",
     "offloaded_input",
     "own_state",
+    "recomputed_root",
     "reduce_group",
     "replicated",
     "reset_early",
+    "run_through",
+    "second_graph",
     "sequence_parallel",
     "side_loss",
     "share_comm_ctx",

@@ -109,8 +109,8 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
     (
         {"when": when(parameter={"api": ["x"]})},
         "$.when.parameter",
-        "it has counted_steps, cut_along, decaying_state, emptied, empty, extension, frozen, "
-        "frozen_in_no_sync, frozen_with_gradient, lacking, lacking_state, left_out_frozen, "
+        "it has changed_alone, counted_steps, cut_along, decaying_state, emptied, empty, extension, "
+        "frozen, frozen_in_no_sync, frozen_with_gradient, lacking, lacking_state, left_out_frozen, "
         "loaded_frozen, lost_change, made_state, name_within, offloaded_dropout, rows, set_early, "
         "sharded_along, state_tensors, stateless, stored_low, stored_state, tied, transposed, "
         "unfrozen_in_inference, unstepped, used",

@@ -1,0 +1,58 @@
+"""Graphs of a unit that go past the hook on an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from fsdpfuzz.case.base import on
+from fsdpfuzz.case.checkpoints import recomputed_around
+from fsdpfuzz.case.dimension import Feature
+from fsdpfuzz.case.hazards.base import Hazard
+from fsdpfuzz.case.hazards.unit_calls import calls_for_backward
+from fsdpfuzz.case.operations.forward import most_pending
+
+if TYPE_CHECKING:
+    from fsdpfuzz.case.anatomy import Anatomy
+
+
+class SecondGraphDimension(Hazard):
+    """Whether a backward may come to another graph of a unit than the one with the hook."""
+
+    name = "second_graph"
+    unit_features: ClassVar[Mapping[str, Feature]] = {
+        "second_graph": Feature(
+            about="on when a forward records gradients for nothing, as its loss is thrown away or "
+            "an exception ends it, and another one has the next backward; or the unit is "
+            "recomputed, with its hooks, in the backward of several forwards (fsdp1 only)",
+            group="Training",
+            # In few programs, most of which are known to fail: no pair is waited for.
+            values=("off",),
+            open=True,
+            apis=("fsdp1",),
+        ),
+    }
+
+    def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
+        """Of one unit; a graph that is left behind is one of all units."""
+        if a.fsdp1:
+            again = most_pending(a.case) > 1 and bool(recomputed_around(a, path))
+            yield "second_graph", on(again or leaves_a_graph(a))
+
+
+# The hook that reduces a flat parameter's gradient hangs on the node that the first graph made for
+# it (``_register_post_backward_hook`` in fsdp/_runtime_utils.py), until the end of a backward takes
+# it off.
+def leaves_a_graph(a: Anatomy) -> bool:
+    """Whether a forward with a backward follows one whose gradients nobody asks for."""
+    left = False
+    for i, op, now in a.situations(0):
+        if op.gives_gradients or op.renews or op.starts_over:
+            left = False
+        elif op.interrupts:
+            left = True
+        elif op.waits and left:
+            return True
+        elif not op.waits and calls_for_backward(a.at(i), op, now):
+            left = True
+    return False

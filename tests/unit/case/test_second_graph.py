@@ -1,0 +1,39 @@
+"""Where gradients of a unit may go past the hook that an earlier forward left."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdpfuzz.case import Backward, Checkpoint, Forward, Op, anatomy, check, unit_features
+from fsdpfuzz.case.operations import Interrupt
+from tests.unit.case.test_units import fsdp1, make
+
+F, DROPPED, QUIET = Forward(), Forward(drop=True), Forward(grad=False)
+B = Backward()
+
+
+# As they were run on gloo, torch 2.13.0, with a lower param_dtype: where it is on, gradients are
+# wrong.
+@pytest.mark.parametrize(
+    ("program", "around", "plain"),
+    [
+        ((F, B), "off", "off"),
+        ((DROPPED, F, B), "on", "on"),
+        ((DROPPED, DROPPED, F, B), "on", "on"),
+        ((QUIET, F, B), "off", "off"),
+        ((F, DROPPED, B), "off", "off"),
+        ((F, B, DROPPED), "off", "off"),
+        ((F, B, DROPPED, F, B), "on", "on"),
+        ((F, F, B), "on", "off"),
+        ((F, B, F, B), "off", "off"),
+        ((Interrupt(module="1.0", done=True), F, B), "on", "on"),
+    ],
+)
+def test_a_graph_is_left_behind_or_made_again(
+    program: tuple[Op, ...], around: str, plain: str
+) -> None:
+    recomputed = Checkpoint(path="", side="around")
+    for checkpoints, expected in (((recomputed,), around), ((), plain)):
+        given = make(fsdp1(""), program=program, checkpoints=checkpoints)
+        check(given)
+        assert unit_features(anatomy(given), "")["second_graph"] == expected
