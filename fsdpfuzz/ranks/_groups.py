@@ -32,6 +32,8 @@ MAKERS = {
 }
 """Functions that make groups, and the modules that call them by that name. Older torch has only
 the first."""
+NAMING = "_hash_ranks_to_str"
+"""The function of ``distributed_c10d`` that names a group that only its own ranks ask for."""
 _PLAIN = (type(None), bool, int, str, timedelta, torch.device)
 
 
@@ -49,9 +51,10 @@ class Groups:
         self._given: Counter[Hashable] = Counter()
         """How many of each the case has got."""
         self._spoiled = False
+        self._cases = 0
 
     def keep(self) -> None:
-        """Wraps the functions that make groups, for the life of this process."""
+        """Wraps the functions that make groups, and names, for the life of this process."""
         for name, modules in MAKERS.items():
             original = getattr(distributed_c10d, name, None)
             if original is None:
@@ -61,6 +64,8 @@ class Groups:
                 # A module that imported the function by name has a reference of its own.
                 if getattr(module, name, None) is original:
                     setattr(module, name, wrapped)
+        if (naming := getattr(distributed_c10d, NAMING, None)) is not None:
+            setattr(distributed_c10d, NAMING, self._naming(naming))
 
     def spoil(self) -> None:
         """A case ended early: it may have asked for more groups on one rank than on another."""
@@ -84,6 +89,7 @@ class Groups:
             self._made.clear()
         self._given.clear()
         self._spoiled = False
+        self._cases += 1
         kept = {group for made in self._made.values() for group in made}
         dropped = [group for group in others if group not in kept]
         for number, group in enumerate(dropped, 1):
@@ -106,6 +112,15 @@ class Groups:
             return made[self._given[key] - 1]
 
         return make
+
+    # By the ranks and by how many groups there are, which is no name of its own once some have
+    # been destroyed (``_hash_ranks_to_str`` in distributed_c10d.py).
+    def _naming(self, original: Callable[[list[int]], str]) -> Callable[[list[int]], str]:
+        @functools.wraps(original)
+        def name(ranks: list[int]) -> str:
+            return f"{original(ranks)}_{self._cases}"
+
+        return name
 
 
 def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:

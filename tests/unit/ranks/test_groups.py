@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from fsdpfuzz.loop._harness import _outside
 from fsdpfuzz.ranks import _groups
-from fsdpfuzz.ranks._groups import Groups
+from fsdpfuzz.ranks._groups import NAMING, Groups
 from tests.unit.steps.alone import as_rank
 
 BOTH = [0, 1]
@@ -26,6 +26,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[Groups]:
         for module in map(importlib.import_module, modules):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr(distributed_c10d, NAMING, getattr(distributed_c10d, NAMING))
     with as_rank(0, 2):
         found = Groups()
         found.keep()
@@ -91,6 +92,18 @@ def test_what_only_its_own_ranks_ask_for_stays(
     assert living() == 1
     assert dist.new_group(BOTH, use_local_synchronization=True) is own
     assert dist.new_group(BOTH) not in (plain, own)
+
+
+def test_a_name_is_not_given_again_once_others_are_dropped(groups: Groups) -> None:
+    """Torch names such a group by how many there are."""
+    for ranks in (BOTH, [0]):
+        dist.new_group(ranks)
+    own = dist.new_group(BOTH, use_local_synchronization=True)
+    groups.spoil()
+    groups.next_case()
+    plain = dist.new_group(BOTH)
+    other = dist.new_group(BOTH, use_local_synchronization=True, group_desc="other")
+    assert len({own, plain, other}) == living() == 3
 
 
 def test_each_group_that_is_dropped_is_progress(groups: Groups) -> None:
