@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from fsdpfuzz.case import Backward, Checkpoint, Forward, Op, anatomy, check, unit_features
+from fsdpfuzz.case import (
+    Backward,
+    Checkpoint,
+    Forward,
+    Idle,
+    Linear,
+    Op,
+    Sequential,
+    anatomy,
+    check,
+    unit_features,
+)
+from fsdpfuzz.case.modules import LayerDrop
 from fsdpfuzz.case.operations import Interrupt
 from tests.unit.case.test_units import fsdp1, make
 
@@ -37,3 +49,13 @@ def test_a_graph_is_left_behind_or_made_again(
         given = make(fsdp1(""), program=program, checkpoints=checkpoints)
         check(given)
         assert unit_features(anatomy(given), "")["second_graph"] == expected
+
+
+def test_a_forward_may_leave_out_what_the_unit_manages() -> None:
+    model = Sequential(children=(Linear(out=4), LayerDrop(children=(Linear(out=4), Idle()))))
+    for program, outer in (((F, F, B), "on"), ((F, B), "off")):
+        given = make(fsdp1("0", "1"), model=model, program=program)
+        check(given)
+        a = anatomy(given)
+        assert unit_features(a, "1")["second_graph"] == outer
+        assert unit_features(a, "0")["second_graph"] == "off"
