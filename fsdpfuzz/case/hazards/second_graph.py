@@ -10,7 +10,7 @@ from fsdpfuzz.case.checkpoints import recomputed_around
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.unit_calls import calls_for_backward
-from fsdpfuzz.case.operations.forward import most_pending
+from fsdpfuzz.case.operations.forward import most_recorded
 from fsdpfuzz.case.paths import within
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ class SecondGraphDimension(Hazard):
     unit_features: ClassVar[Mapping[str, Feature]] = {
         "second_graph": Feature(
             about="on when a forward records gradients for nothing, as its loss is thrown away or "
-            "an exception ends it, and another one has the next backward; or in the backward of "
-            "several forwards the unit is recomputed, with its hooks, or some of them may have "
-            "left out what it manages (fsdp1 only)",
+            "an exception ends it, and another one has the next backward; or several record some "
+            "before a backward that recomputes the unit, with its hooks, or what it manages in a "
+            "reentrant way, or of which one may leave that out (fsdp1 only)",
             group="Training",
             # In few programs, most of which are known to fail: no pair is waited for.
             values=("off",),
@@ -38,10 +38,17 @@ class SecondGraphDimension(Hazard):
     def unit_values(self, a: Anatomy, path: str) -> Iterator[tuple[str, str]]:
         """Of one unit; a graph that is left behind is one of all units."""
         if a.fsdp1:
-            # Where a forward leaves out a parameter, its hook hangs on no node of that graph.
-            optional = any(within(p.fqn, out) for p in a.owned[path] for out in a.optional)
-            apart = optional or bool(recomputed_around(a, path))
-            yield "second_graph", on(leaves_a_graph(a) or (apart and most_pending(a.case) > 1))
+            again = most_recorded(a.case) > 1 and _made_apart(a, path)
+            yield "second_graph", on(again or leaves_a_graph(a))
+
+
+# A forward that leaves a parameter out has the hook on no node of its graph. What a reentrant
+# checkpoint makes again takes the parameters as the last forward made them.
+def _made_apart(a: Anatomy, path: str) -> bool:
+    """Whether the graph that backward comes to may be another than that of a unit's forward."""
+    regions = [*a.optional, *(c.path for c in a.case.checkpoints if c.reentrant)]
+    inside = any(within(p.fqn, region) for p in a.owned[path] for region in regions)
+    return inside or bool(recomputed_around(a, path))
 
 
 # The hook that reduces a flat parameter's gradient hangs on the node that the first graph made for

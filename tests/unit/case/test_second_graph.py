@@ -33,7 +33,7 @@ B = Backward()
         ((DROPPED, F, B), "on", "on"),
         ((DROPPED, DROPPED, F, B), "on", "on"),
         ((QUIET, F, B), "off", "off"),
-        ((F, DROPPED, B), "off", "off"),
+        ((F, DROPPED, B), "on", "off"),
         ((F, B, DROPPED), "off", "off"),
         ((F, B, DROPPED, F, B), "on", "on"),
         ((F, F, B), "on", "off"),
@@ -58,4 +58,15 @@ def test_a_forward_may_leave_out_what_the_unit_manages() -> None:
         check(given)
         a = anatomy(given)
         assert unit_features(a, "1")["second_graph"] == outer
+        assert unit_features(a, "0")["second_graph"] == "off"
+
+
+def test_a_reentrant_checkpoint_makes_its_graph_from_what_the_last_forward_left() -> None:
+    for reentrant, expected in ((True, "on"), (False, "off")):
+        checkpoint = Checkpoint(path="1", reentrant=reentrant)
+        program = (F, DROPPED, B)
+        given = make(fsdp1("0", "1"), program=program, checkpoints=(checkpoint,))
+        check(given)
+        a = anatomy(given)
+        assert unit_features(a, "1")["second_graph"] == expected
         assert unit_features(a, "0")["second_graph"] == "off"
