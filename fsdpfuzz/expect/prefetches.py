@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from fsdpfuzz.case import Anatomy, within
-from fsdpfuzz.case.units.prefetch_list import listed, listed_in_backward
+from fsdpfuzz.case.units.prefetch_list import listed_in_backward, listed_in_forward
 from fsdpfuzz.case.wrap import Fsdp2Unit
 
 _Lists = Mapping[str, Sequence[str]]
@@ -18,7 +18,7 @@ def begun_in_turn(a: Anatomy, begun: Sequence[str]) -> bool:
 
     Else it may be gathered for a later pass, or once more than it is called.
     """
-    return _in_turn(a, listed(a, "prefetched_in_forward"), begun)
+    return _in_turn(a, listed_in_forward(a), begun)
 
 
 def ended_in_turn(a: Anatomy, ended: Sequence[str]) -> bool:
@@ -45,7 +45,7 @@ def _in_turn(a: Anatomy, lists: _Lists, order: Sequence[str]) -> bool:
 
 def gathered(a: Anatomy, begun: Sequence[str]) -> list[str]:
     """The units of a forward, as they begin, in the order in which they are gathered."""
-    lists = listed(a, "prefetched_in_forward")
+    lists = listed_in_forward(a)
     if not lists:
         return list(begun)
     return list(dict.fromkeys(each for path in begun for each in (path, *lists.get(path, ()))))

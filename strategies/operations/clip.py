@@ -15,6 +15,7 @@ from fsdpfuzz.case.structure import leaves_out_a_rank
 from fsdpfuzz.case.units.sharding import is_whole
 from fsdpfuzz.strategies.operations.average_unmanaged import ranks_agree
 from fsdpfuzz.strategies.operations.backward import after_reductions
+from fsdpfuzz.strategies.operations.forward import EVALUATION
 from fsdpfuzz.strategies.operations.program import MAX_ITERATIONS, Program
 
 # Most programs clip by the 2-norm.
@@ -29,7 +30,7 @@ def draw(program: Program) -> None:
     Most where there is more to a norm than what one kind of unit has. By ``clip(model)`` where the
     target of an imported model wraps it and has one.
 
-    Shrinks towards none, then towards the 2-norm and 1.
+    Shrinks towards none, then towards one before an evaluation, by the 2-norm, to 1.
     """
     d = program.d
     own = d.a.imported
@@ -52,7 +53,9 @@ def draw(program: Program) -> None:
         ):
             continue
         for last in after_reductions(iteration)[:1]:
-            iteration.insert(last, clip)
+            # An evaluation in front of the step may come before it, or behind.
+            behind = iteration[last : last + 1] == [EVALUATION] and d.chance(50)
+            iteration.insert(last + behind, clip)
 
 
 def _some_whole(a: Anatomy) -> bool:

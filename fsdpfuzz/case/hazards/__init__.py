@@ -28,6 +28,7 @@ from fsdpfuzz.case.hazards.no_gradient import (
 )
 from fsdpfuzz.case.hazards.offloaded_input import OffloadedInputDimension
 from fsdpfuzz.case.hazards.own_state import OwnStateDimension
+from fsdpfuzz.case.hazards.resharded_gather import ReshardedGatherDimension
 from fsdpfuzz.case.hazards.run_through import RunThroughDimension
 from fsdpfuzz.case.hazards.second_graph import SecondGraphDimension
 from fsdpfuzz.case.hazards.set_early import SetEarlyDimension
@@ -68,6 +69,7 @@ HAZARDS: tuple[Dimension, ...] = (
     SecondGraphDimension(),
     ChangedAloneDimension(),
     KeptNormDimension(),
+    ReshardedGatherDimension(),
 )
 
 __all__ = [

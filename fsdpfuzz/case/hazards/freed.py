@@ -10,7 +10,6 @@ from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
 from fsdpfuzz.case.hazards.unit_calls import called_repeatedly
 from fsdpfuzz.case.micro_batches import kept_whole_after
-from fsdpfuzz.case.operations import Reshard
 from fsdpfuzz.case.operations.forward import pending_before
 from fsdpfuzz.case.sides import reentrant_around
 from fsdpfuzz.case.units.reshard_after_forward import ways_left
@@ -32,7 +31,7 @@ def freed_before_backward(a: Anatomy, path: str) -> bool:
         reduced = op.reduces if op.waits else reduced
         twice |= op.goes_back_again and (reduced or not kept_whole_after(a.case))
     by_hand = any(
-        pending and isinstance(op, Reshard) and op.unit == path
+        pending and op.reshards == path
         for op, pending in zip(program, pending_before(program), strict=True)
     )
     again = twice or called_repeatedly(a, path) or _recomputed_end(a, path)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.operations.clip import Clip
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.units.use_orig_params import held_on
 
@@ -46,10 +45,10 @@ def _keeps_norm(a: Anatomy, rank: int) -> bool:
     for i, op, now in a.situations(rank):
         if op.renews:
             kept = False
-        elif isinstance(op, Clip) and _may_lack_all(a.at(i), now, rank):
+        elif op.clips_by is not None and _may_lack_all(a.at(i), now, rank):
             if kept:
                 return True
-            kept = op.norm_type == "inf"
+            kept = op.clips_by == "inf"
     return False
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature
 from fsdpfuzz.case.hazards.base import Hazard
-from fsdpfuzz.case.operations import Reshard
 from fsdpfuzz.case.units.reshard_after_forward import left_by_forward
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ def set_on_fewer(a: Anatomy) -> frozenset[str]:
             on_fewer |= {path for path in after.units if left_by_forward(after, path) == "part"}
         elif op.gives_gradients or op.renews or op.starts_over:
             on_fewer.clear()
-        elif isinstance(op, Reshard):
-            on_fewer.discard(op.unit)
+        elif op.reshards is not None:
+            on_fewer.discard(op.reshards)
         elif op.changes_units:
             found |= {path for path in on_fewer if left_by_forward(after, path) == "whole"}
             on_fewer -= found

@@ -1,4 +1,4 @@
-"""Units that are whole while an optimizer changes their shards."""
+"""Units that are whole while an optimizer changes their shards, or their gradients are clipped."""
 
 from __future__ import annotations
 
@@ -32,8 +32,22 @@ def stepped_whole(a: Anatomy) -> frozenset[str]:
     steps = [
         i for i, op in enumerate(a.case.program) if op.steps_optimizer and i < max(shows, default=0)
     ]
-    alone = alone_at(a, lambda i, _: i in steps)
-    graded = {name for i, _, now in a.situations(0) if i in steps for name in now.graded}
+    return _left_whole(a, steps)
+
+
+# ``parameters()`` gives what is whole, and has no gradient, in place of the shards that have one
+# (``FSDPParam.to_unsharded`` in fsdp/_fully_shard/_fsdp_param.py).
+@lru_cache(maxsize=64)
+def clipped_whole(a: Anatomy) -> frozenset[str]:
+    """Units of fsdp2 that a forward left whole, with gradients, when these are clipped."""
+    clips = [i for i, op in enumerate(a.case.program) if op.clips_by is not None]
+    return frozenset() if a.fsdp1 else _left_whole(a, clips)
+
+
+def _left_whole(a: Anatomy, when: list[int]) -> frozenset[str]:
+    """Units with gradients that a forward left whole before these operations."""
+    alone = alone_at(a, lambda i, _: i in when)
+    graded = {name for i, _, now in a.situations(0) if i in when for name in now.graded}
     left = [
         path
         for path in a.units
@@ -54,7 +68,7 @@ def _shows(op: Op) -> bool:
 
 
 class SteppedWholeDimension(Hazard):
-    """Whether units are whole while the optimizer steps."""
+    """Whether units are whole while the optimizer steps, or gradients are clipped."""
 
     name = "stepped_whole"
     features: ClassVar[Mapping[str, Feature]] = {
@@ -66,8 +80,18 @@ class SteppedWholeDimension(Hazard):
             values=("off",),
             open=True,
         ),
+        "clipped_whole": Feature(
+            about="on when gradients are clipped while a unit that has some is whole, or sharded "
+            "over fewer ranks, as a forward without backward has left it (fsdp2 only)",
+            group="Training",
+            values=("off",),
+            open=True,
+            apis=("fsdp2",),
+        ),
     }
 
     def values(self, a: Anatomy) -> Iterator[tuple[str, str]]:
         """Of any unit: what one computes with goes on to the others."""
         yield "stepped_whole", on(bool(stepped_whole(a)))
+        if not a.fsdp1:
+            yield "clipped_whole", on(bool(clipped_whole(a)))

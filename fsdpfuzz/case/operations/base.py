@@ -148,6 +148,16 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return True
 
     @property
+    def reshards(self) -> str | None:
+        """The unit of fsdp2 that it shards by hand."""
+        return None
+
+    @property
+    def clips_by(self) -> str | None:
+        """The type of the norm by which it clips gradients."""
+        return None
+
+    @property
     def goes_back_again(self) -> bool:
         """Whether it is several backwards, with nothing in between."""
         return False

@@ -13,6 +13,7 @@ from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.lacking import may_lack_grads
 from fsdpfuzz.case.operations.average_unmanaged import unmanaged
 from fsdpfuzz.case.operations.base import Listed, OperationBase, Progress, Word
+from fsdpfuzz.case.operations.requires_grad import alone_at
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Statement, Value, Variable, call
 from fsdpfuzz.case.strides import without_elements
 from fsdpfuzz.errors import CaseError, UsageError
@@ -93,6 +94,11 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
     error_if_nonfinite: bool = False
     own: bool = False
 
+    @property
+    def clips_by(self) -> str:
+        """Of a clipping of your own it is not known."""
+        return "own" if self.own else str(self.norm_type)
+
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """All gradients are reduced, and fsdp1 has a root to call it on."""
         if progress.pending or not progress.reduced:
@@ -142,7 +148,9 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
             yield Do(call=plain, into=(norm,), who="reference")
         else:
             yield Do(call=plain, into=(norm,))
-        lacking = may_lack_grads(lowering.a) or not lowering.reduced
+        # What an evaluation has left whole are plain tensors, and have no gradient.
+        alone = alone_at(lowering.a, lambda _, op: isinstance(op, Clip))
+        lacking = may_lack_grads(lowering.a) or not lowering.reduced or bool(alone)
         yield Do(call=call("steps.clip.whole", norm, lacking), into=(norm,), who="fsdp")
 
     # ``clip_grad_norm_`` in torch/nn/utils/clip_grad.py has no type of its own for that.

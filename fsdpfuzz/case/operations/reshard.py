@@ -34,6 +34,11 @@ class Reshard(OperationBase, tag="reshard", frozen=True, kw_only=True):
 
     unit: ModulePath
 
+    @property
+    def reshards(self) -> str:
+        """That unit."""
+        return self.unit
+
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
         """A unit of fsdp2."""
         if a.fsdp1:

@@ -85,6 +85,11 @@ def listed(a: Anatomy, name: str) -> Mapping[str, Sequence[str]]:
     return {path: named for path, named in found.items() if named}
 
 
+def listed_in_forward(a: Anatomy) -> Mapping[str, Sequence[str]]:
+    """By each unit that has such a list, those that it gathers early in forward."""
+    return listed(a, "prefetched_in_forward")
+
+
 def listed_in_backward(a: Anatomy) -> Mapping[str, Sequence[str]]:
     """By each unit that has such a list, those that it gathers early in backward."""
     return listed(a, "prefetched_in_backward")

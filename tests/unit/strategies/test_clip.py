@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
-from fsdpfuzz.case import CaseSpec, Forward, is_sound
+import pytest
+
+from fsdpfuzz.case import CaseSpec, Forward, Op, is_sound
 from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.loop._hypothesis import drive
 from fsdpfuzz.strategies import FOCUSES, cases
+from fsdpfuzz.strategies.operations import step
 from tests.unit.strategies.minimal import minimal
 from tests.unit.strategies.sample import sample
 
@@ -18,6 +23,11 @@ forwards are told; and what a gradient scaler has to do with them."""
 
 def clips(case: CaseSpec) -> list[Clip]:
     return [op for op in case.program if isinstance(op, Clip)]
+
+
+def evaluates(op: Op) -> bool:
+    """Whether it may come before clipping or behind it."""
+    return isinstance(op, Forward) and not op.grad
 
 
 def having() -> list[CaseSpec]:
@@ -45,15 +55,32 @@ def test_every_option_is_drawn_on_both_apis() -> None:
     )
 
 
+def test_an_evaluation_in_front_of_the_step_comes_before_it_or_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step, "EVALUATED", 100)
+    found: Counter[tuple[str, bool]] = Counter()
+
+    def look(case: CaseSpec) -> None:
+        for op, following in pairwise(case.program):
+            if isinstance(op, Clip) and evaluates(following):
+                found[case.api, True] += 1
+            elif isinstance(following, Clip) and evaluates(op):
+                found[case.api, False] += 1
+
+    drive(cases(), look, seed=5, max_examples=300)
+    assert set(found) == {(api, first) for api in ("fsdp1", "fsdp2") for first in (True, False)}
+
+
 def test_it_stands_between_the_backward_and_the_step() -> None:
     assert all(map(is_sound, having()))
     for case in having():
         for i, op in enumerate(case.program):
             if isinstance(op, Clip):
-                before = [o.kind() for o in case.program[:i] if o.kind() not in BESIDE]
-                later = [o for o in case.program[i + 1 :] if o.kind() not in BESIDE]
-                # An evaluation may come first.
-                after = [o.kind() for o in later if not isinstance(o, Forward) or o.grad]
+                before, after = (
+                    [o.kind() for o in ops if not evaluates(o) and o.kind() not in BESIDE]
+                    for ops in (case.program[:i], case.program[i + 1 :])
+                )
                 assert before[-1] in ("backward", "average_unmanaged")
                 assert "step" not in after or after[0] == "step"
 
