@@ -42,7 +42,17 @@ from fsdpfuzz.pool import Interpreter, interpreter_at, sigterm_exits
 from fsdpfuzz.seeds import SEEDS
 
 ROOT = Path(__file__).resolve().parents[1]
-RELEASES = ("2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
+RELEASES = (
+    "2.7.1",
+    "2.8.0",
+    "2.9.1",
+    "2.10.0",
+    "2.11.0",
+    "2.12.1",
+    "2.13.0",
+    "2.14.1",
+    "2.15.0",
+)
 PARTS = ("known", "examples", "documents", "api")
 ROOM = 12 << 30
 """Bytes that must be free before an environment is made."""
