@@ -115,10 +115,10 @@ class Groups:
 
     # By the ranks and by how many groups there are, which is no name of its own once some have
     # been destroyed (``_hash_ranks_to_str`` in distributed_c10d.py).
-    def _naming(self, original: Callable[[list[int]], str]) -> Callable[[list[int]], str]:
+    def _naming(self, original: Callable[..., str]) -> Callable[..., str]:
         @functools.wraps(original)
-        def name(ranks: list[int]) -> str:
-            return f"{original(ranks)}_{self._cases}"
+        def name(*args: Any, **kwargs: Any) -> str:
+            return f"{original(*args, **kwargs)}_{self._cases}"
 
         return name
 
