@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.base import on
@@ -54,6 +55,7 @@ def _made_apart(a: Anatomy, path: str) -> bool:
 # The hook that reduces a flat parameter's gradient hangs on the node that the first graph made for
 # it (``_register_post_backward_hook`` in fsdp/_runtime_utils.py), until the end of a backward takes
 # it off.
+@lru_cache(maxsize=64)
 def leaves_a_graph(a: Anatomy) -> bool:
     """Whether a forward with a backward follows one whose gradients nobody asks for."""
     left = False

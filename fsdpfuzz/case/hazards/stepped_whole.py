@@ -46,6 +46,8 @@ def clipped_whole(a: Anatomy) -> frozenset[str]:
 
 def _left_whole(a: Anatomy, when: list[int]) -> frozenset[str]:
     """Units with gradients that a forward left whole before these operations."""
+    if not when:
+        return frozenset()
     alone = alone_at(a, lambda i, _: i in when)
     graded = {name for i, _, now in a.situations(0) if i in when for name in now.graded}
     left = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import (
@@ -43,10 +44,7 @@ def case(*children: Node, units: tuple[str, ...] = ("", "1"), fsdp1: bool = Fals
 
 
 def told(given: CaseSpec, *checkpoints: Checkpoint, feature: str, unit: str = "1") -> str:
-    given = CaseSpec(
-        **{f: getattr(given, f) for f in given.__struct_fields__ if f != "checkpoints"},
-        checkpoints=checkpoints,
-    )
+    given = msgspec.structs.replace(given, checkpoints=checkpoints)
     check(given)
     return unit_features(anatomy(given), unit)[feature]
 
