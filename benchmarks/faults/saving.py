@@ -73,6 +73,18 @@ FAULTS = (
         ),
     ),
     fault(
+        "full_load_empties_what_it_is_given",
+        "a full state dict has no entries any more once it was loaded",
+        "state dict",
+        "fsdp2",
+        Edit(
+            DCP + "_load_model_state_dict",
+            "state_dict.update(local_state_dict)",
+            "state_dict.clear()\nstate_dict = local_state_dict",
+        ),
+        silent=False,
+    ),
+    fault(
         "full_load_not_written",
         "loading a full state dict changes nothing",
         "state dict",

@@ -118,8 +118,9 @@ class StateWatch:
             raise ContractError("no state dict was taken")
         if not self._loads:
             return taken
-        # Taken out, so that the second model is freed before the next operation.
+        # Taken out, so that other models are freed before the next operation.
         loaded = variables.pop("loaded")
+        variables.pop("first", None)
         prefixed = names_are_prefixed(self._a)
         other = Sharded(self._a.at(op), loaded, parameters(loaded, prefixed))
         reloaded = self._same(sharded, other, op)

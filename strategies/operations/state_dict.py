@@ -20,8 +20,9 @@ Prefix = Literal["kept", "dropped"]
 def draw(program: Program) -> None:
     """One or two, in any gap: of the form, on the ranks and on the device that FSDP offers.
 
-    Some of fsdp2 are without what is frozen, or of one module. The form of some of fsdp1 is set for
-    those that follow, of which one comes at once in the same form.
+    Some are loaded twice, into two models. Some of fsdp2 are without what is frozen, or of one
+    module. The form of some of fsdp1 is set for those that follow, of which one comes at once in
+    the same form.
 
     Shrinks towards none; in a program without training, towards one full state dict.
     """
@@ -50,6 +51,9 @@ def draw(program: Program) -> None:
         gap, setter, more, between = d.pick(program.gaps), d.chance(25), d.chance(50), d.pick(forms)
         if not d.a.fsdp1 and setter:
             asked = _of_some(program, asked, more, between)
+        if not setter:
+            # No choice of its own, by which every program drawn so far would change.
+            asked = msgspec.structs.replace(asked, again=more and between == "full")
         if not d.a.fsdp1 or not setter:
             gap.append(asked)
             continue
@@ -64,6 +68,8 @@ def _of_some(program: Program, asked: StateDict, more: bool, between: Form) -> S
     """Without what is frozen, if anything is, or of one module: both, or with its prefix or not."""
     d = program.d
     frozen = bool(d.case.frozen)
+    if not frozen:
+        asked = msgspec.structs.replace(asked, again=between == "sharded")
     modules = [path for path in d.a.by_path if path and saves_any(d.a, path)]
     if not modules or (frozen and not more):
         return msgspec.structs.replace(asked, ignore_frozen=frozen)

@@ -136,3 +136,26 @@ def test_rank_0_has_the_state_of_one_module(prefix: Literal["kept", "dropped"]) 
         for op in given.program
     ]
     assert judged(msgspec.structs.replace(given, program=tuple(program))).status == "passed"
+
+
+GIVEN_UP = "benchmarks.faults.injections:full_load_empties_what_it_is_given"
+
+
+@pytest.mark.parametrize(
+    ("asked", "key"),
+    [
+        (StateDict(), "no_crash/crash"),
+        (StateDict(rank0_only=True), "no_crash/crash"),
+        (StateDict(submodule="1"), "state_dict_round_trip/mismatch"),
+    ],
+    ids=lambda value: value.words() if isinstance(value, StateDict) else "",
+)
+def test_what_was_loaded_can_be_loaded_again(asked: StateDict, key: str, tmp_path: Path) -> None:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path="0"), Fsdp2Unit(path="")))
+    once = msgspec.structs.replace(case(*ONCE, asked), plan=plan)
+    assert judged(once, GIVEN_UP).status == "passed"
+    asked = msgspec.structs.replace(asked, again=True)
+    given = msgspec.structs.replace(once, program=(*ONCE, asked))
+    found = judged(given, GIVEN_UP).findings[0]
+    assert found.key.startswith(key)
+    assert_scripted(given, found, GIVEN_UP, tmp_path)

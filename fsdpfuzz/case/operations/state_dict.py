@@ -50,9 +50,14 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
                     "state_frozen": ("left out", "missing"),
                     "state_submodule": _SUBMODULE[1:],
                     "state_form": ("set", "kept"),
+                    "state_again": ("on", "rank 0"),
                 },
-                "sharded": {"state_rank0": ("on",)},
-                "local": {"state_rank0": ("on",), "api": ("fsdp2",)},
+                "sharded": {"state_rank0": ("on",), "state_again": ("rank 0",)},
+                "local": {
+                    "state_rank0": ("on",),
+                    "state_again": ("rank 0",),
+                    "api": ("fsdp2",),
+                },
             },
         ),
         "state_offload": Feature(
@@ -84,6 +89,12 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             values=("context", "set", "kept"),
             apis=("fsdp1",),
         ),
+        "state_again": Feature(
+            about="off, on, rank 0: whether the same state dict is loaded into two models, and "
+            "whether one that rank 0 alone has",
+            group="State",
+            values=("off", "on", "rank 0"),
+        ),
     }
 
     program_words: ClassVar[Mapping[str, Word]] = {
@@ -109,6 +120,8 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
     """The module of which alone entries are saved and loaded (fsdp2); empty for all of them."""
     prefix: Literal["kept", "dropped"] = "kept"
     """``keep_submodule_prefixes``: whether keys of a module's entries begin with its FQN."""
+    again: bool = False
+    """Loaded into two models, one after the other, as when one of them is to stay as it is."""
 
     @property
     def looks_whole(self) -> bool:
@@ -217,19 +230,23 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         # it.
         fill = (UNTOUCHED, 0) if self.partial else ()
         blank = call(state_step(a, "blank"), call("recipe.build", Variable("dtype")), *fill)
-        yield Do(call=call(f"recipe.{lowering.shard}", blank), into=(loaded,), who="fsdp")
+        models = (Variable("first"), loaded) if self.again else (loaded,)
+        for model in models:
+            yield Do(call=call(f"recipe.{lowering.shard}", blank), into=(model,), who="fsdp")
         if self.given != "context":
-            yield Do(call=call(f"{room}.set_form", loaded, self.form, **save), who="fsdp")
-            yield Do(call=call(".load_state_dict", loaded, given), who="fsdp")
+            for model in models:
+                yield Do(call=call(f"{room}.set_form", model, self.form, **save), who="fsdp")
+                yield Do(call=call(".load_state_dict", model, given), who="fsdp")
             return
         load: dict[str, Value] = {"broadcast": True} if rank0 and not a.fsdp1 else {}
         if self.ignore_frozen:
             load["ignore_frozen"] = True
         if self.submodule:
             load["prefix"] = self.prefix
-        if self.prefix == "dropped":
-            load["part"] = Inside("loaded", self.submodule)
-        yield Do(call=call(f"{room}.load", loaded, self.form, given, **load), who="fsdp")
+        for model in models:
+            if self.prefix == "dropped":
+                load["part"] = Inside(model.name, self.submodule)
+            yield Do(call=call(f"{room}.load", model, self.form, given, **load), who="fsdp")
 
     def words(self) -> str:
         """``state_dict full rank 0 only to CPU``."""
@@ -240,6 +257,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         words += [f"of {self.submodule}"] if self.submodule else []
         words += ["without its prefix"] if self.prefix == "dropped" else []
         words += [] if self.given == "context" else [self.given]
+        words += ["loaded twice"] if self.again else []
         return " ".join(words)
 
     @classmethod
@@ -249,6 +267,9 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         yield "state_dict", one((op.form for op in taken), several="several")
         yield "state_offload", on(any(op.cpu_offload for op in taken))
         yield "state_rank0", on(any(op.rank0_only for op in taken))
+        again = [op for op in taken if op.again]
+        alone = any(op.on_rank0(a) for op in again)
+        yield "state_again", "rank 0" if alone else on(bool(again))
         if a.fsdp1:
             given = {op.given for op in taken}
             yield "state_form", next((g for g in ("kept", "set") if g in given), "context")
@@ -270,6 +291,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
             ("ignore_frozen", False, "ignore_frozen_params"),
             ("prefix", "kept", "keep_submodule_prefixes"),
             ("submodule", "", "submodules"),
+            ("again", False, "a second load"),
         )
         for name, value, words in plainer:
             changes: dict[str, object] = {name: value}

@@ -41,9 +41,10 @@ def load(
     prefix: str = "",
     part: Any = None,
 ) -> None:
-    """``set_model_state_dict``; with ``broadcast`` only rank 0 has the state.
+    """``set_model_state_dict`` with the state itself, which may come from a load before it.
 
-    With a ``prefix`` that is of one module; where it was dropped, of ``part``.
+    With ``broadcast`` only rank 0 has it. With a ``prefix`` it is of one module; where that was
+    dropped, of ``part``.
     """
     full = form == "full"
     options = dcp.StateDictOptions(full_state_dict=full, broadcast_from_rank0=broadcast)
@@ -53,7 +54,7 @@ def load(
         options.strict = False
     if prefix == "dropped":
         state = {part: state}
-    dcp.set_model_state_dict(model, dict(state), options=options)
+    dcp.set_model_state_dict(model, state, options=options)
 
 
 @torch.no_grad()

@@ -68,3 +68,25 @@ def test_one_of_a_module_shrinks_to_itself_alone() -> None:
         return case.program == (alone,) and len(anatomy(case).distinct) == 1
 
     shrinks_to(plainest, cases(focus="state_dict", apis=("fsdp2",)), having)
+
+
+def twice(case: CaseSpec) -> list[StateDict]:
+    return [op for op in case.program if isinstance(op, StateDict) and op.again]
+
+
+def test_some_are_loaded_twice() -> None:
+    for api in ("fsdp1", "fsdp2"):
+        found = [case for case in sample("state_dict").cases if case.api == api]
+        having = [case for case in found if twice(case)]
+        assert 0.03 < len(having) / len(found) < 0.5
+        assert {op.form for case in having for op in twice(case)} >= {"full", "sharded"}
+        assert any(op.on_rank0(anatomy(case)) for case in having for op in twice(case))
+        assert any(op.submodule for case in having for op in twice(case)) == (api == "fsdp2")
+
+
+def test_one_that_is_loaded_twice_shrinks_to_itself_alone() -> None:
+    def plainest(case: CaseSpec) -> bool:
+        return case.program == (StateDict(again=True),)
+
+    for api, start in (("fsdp1", 0), ("fsdp2", 2)):
+        shrinks_to(plainest, cases(focus="state_dict", apis=(api,)), twice, start=start)
