@@ -145,7 +145,6 @@ GIVEN_UP = "benchmarks.faults.injections:full_load_empties_what_it_is_given"
     ("asked", "key"),
     [
         (StateDict(), "no_crash/crash"),
-        (StateDict(rank0_only=True), "no_crash/crash"),
         (StateDict(submodule="1"), "state_dict_round_trip/mismatch"),
     ],
     ids=lambda value: value.words() if isinstance(value, StateDict) else "",

@@ -91,7 +91,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         ),
         "state_again": Feature(
             about="off, on, rank 0: whether the same state dict is loaded into two models, and "
-            "whether one that rank 0 alone has",
+            "whether one that rank 0 alone has, by keys of the whole model",
             group="State",
             values=("off", "on", "rank 0"),
         ),
@@ -268,7 +268,7 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         yield "state_offload", on(any(op.cpu_offload for op in taken))
         yield "state_rank0", on(any(op.rank0_only for op in taken))
         again = [op for op in taken if op.again]
-        alone = any(op.on_rank0(a) for op in again)
+        alone = any(op.on_rank0(a) and op.prefix == "kept" for op in again)
         yield "state_again", "rank 0" if alone else on(bool(again))
         if a.fsdp1:
             given = {op.given for op in taken}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import (
@@ -29,6 +30,7 @@ MODEL = Sequential(children=(Linear(out=2), Linear(out=2, bias=False)))
 TWICE = StateDict(again=True)
 SET = StateDict(given="set", again=True)
 BARE = StateDict(submodule="1", prefix="dropped", again=True)
+KEPT = StateDict(submodule="1", rank0_only=True, again=True)
 OFFLOADED = StateDict(cpu_offload=True, again=True)
 PLANS: dict[str, Fsdp1Plan | Fsdp2Plan] = {"fsdp1": fsdp1(""), "fsdp2": fsdp2("")}
 
@@ -50,6 +52,9 @@ def case(api: str, *program: Op) -> CaseSpec:
         # Whose is asked of those alone that are loaded twice.
         ("fsdp2", (TWICE, StateDict(rank0_only=True)), "on"),
         ("fsdp2", (StateDict(rank0_only=True, again=True), TWICE), "rank 0"),
+        ("fsdp2", (KEPT,), "rank 0"),
+        # What is given is by the module then, made anew for each load.
+        ("fsdp2", (msgspec.structs.replace(KEPT, prefix="dropped"),), "on"),
     ],
 )
 def test_it_goes_into_json_and_is_a_feature(api: str, asked: tuple[Op, ...], value: str) -> None:
