@@ -9,6 +9,7 @@ HANDLE = "torch.distributed.fsdp._flat_param:FlatParamHandle."
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel:FullyShardedDataParallel."
 STATE = "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState."
 PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam."
+MODULE = "torch.distributed.fsdp._fully_shard._fully_shard:FSDPModule."
 GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup."
 SCALER1 = "torch.distributed.fsdp.sharded_grad_scaler:ShardedGradScaler."
 _GATHERED = (
@@ -185,6 +186,21 @@ FAULTS = (
             "target_tensor.copy_(found_inf)",
             "pass",
         ),
+    ),
+    fault(
+        "fsdp2_converts_whole_parameters",
+        "model.to() behind an evaluation finds unsharded parameters, of which it loses the shards",
+        "parameter group",
+        "fsdp2",
+        Edit(MODULE + "_apply", "self.reshard()", "None"),
+        silent=False,
+    ),
+    fault(
+        "fsdp2_converted_shards_not_taken_over",
+        "after model.to() all-gathers read the old storage, which nothing trains any more",
+        "parameter group",
+        "fsdp2",
+        Edit(MODULE + "_apply", "fsdp_param.reset_sharded_param()", "None"),
     ),
     fault(
         "scaler_loads_no_growth",

@@ -31,7 +31,8 @@ def needs_averaging(a: Anatomy) -> bool:
         # The caller looks for the request at the root itself (steps/checkpointing.py, ``call``),
         # and would find DDP there.
         or (recomputes and any(not c.path for c in case.checkpoints if c.recomputes))
-        or any(op.changes_trained for op in case.program)
+        # "You should never try to change your model's parameters after wrapping up your model".
+        or any(op.changes_trained or op.converts for op in case.program)
         # A module called by itself goes past DDP's forward, which prepares its reducer
         # (``DistributedDataParallel._pre_forward``, ``_post_forward``).
         or any(

@@ -64,6 +64,6 @@ def resharded_gathers(a: Anatomy) -> frozenset[str]:
             elif op.reshards is not None:
                 found |= waiting & {op.reshards}
                 on_fewer.discard(op.reshards)
-            elif op.wraps or op.stores or op.names_state() or op.changes_units:
+            elif op.wraps or op.stores or op.names_state() or op.changes_units or op.converts:
                 found |= waiting
     return frozenset(found)

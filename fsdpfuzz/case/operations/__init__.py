@@ -13,6 +13,7 @@ from fsdpfuzz.case.operations.backward import Backward
 from fsdpfuzz.case.operations.base import OperationBase, Progress, complete
 from fsdpfuzz.case.operations.clear_grad import ClearGrad
 from fsdpfuzz.case.operations.clip import Clip
+from fsdpfuzz.case.operations.convert import Convert
 from fsdpfuzz.case.operations.flip import Flip
 from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.case.operations.full_params import FullParams
@@ -62,6 +63,7 @@ Op = (
     | UpdateScale
     | Overflow
     | SetReshard
+    | Convert
 )
 
 OPERATIONS: dict[str, type[OperationBase]] = {kind.kind(): kind for kind in get_args(Op)}
@@ -76,6 +78,7 @@ __all__ = [
     "Backward",
     "ClearGrad",
     "Clip",
+    "Convert",
     "Flip",
     "Forward",
     "FullParams",

@@ -153,6 +153,11 @@ class OperationBase(Part, frozen=True, kw_only=True, tag_field="op"):
         return None
 
     @property
+    def converts(self) -> bool:
+        """Whether it gives the model's parameters other storage, for which fsdp2 shards all."""
+        return False
+
+    @property
     def clips_by(self) -> str | None:
         """The type of the norm by which it clips gradients."""
         return None

@@ -19,7 +19,7 @@ from fsdpfuzz.case import (
     ZeroGrad,
     written,
 )
-from fsdpfuzz.case.operations import Clip
+from fsdpfuzz.case.operations import Clip, Convert
 from fsdpfuzz.errors import UsageError
 
 PLAN = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
@@ -41,7 +41,8 @@ def test_each_word_has_its_operations() -> None:
         StateDict(),
         Rebuild(plan=PLAN),
     )
-    assert set(WRITTEN) == {*words, "state_dict", "reload"}
+    assert written(["forward_backward", "to_cpu"], PLAN)[-1] == Convert(what="device")
+    assert set(WRITTEN) == {*words, "state_dict", "reload", "to_cpu"}
 
 
 def test_clipping_is_their_own_where_they_have_one_unless_a_norm_is_given() -> None:
