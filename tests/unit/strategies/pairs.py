@@ -81,6 +81,7 @@ MEANING: tuple[Together, ...] = (
             "clips": ("1", "2+"),
             "clip_error": ON,
             "state_rank0": ON,
+            "state_again": ("rank 0",),
             "optim_broadcast": ON,
         },
     ),
@@ -304,7 +305,7 @@ NOT_DRAWN: tuple[Together, ...] = (
     (
         "what the user averages is saved by all ranks",
         {"unmanaged": ("averaged",)},
-        {"state_rank0": ON},
+        {"state_rank0": ON, "state_again": ("rank 0",)},
     ),
     (
         "gradients of some parameters are dropped of units that stay as they are, or some scaled",

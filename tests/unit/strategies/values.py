@@ -16,7 +16,7 @@ OPTIM: Values = {
     **{f"optim_{n}": ON for n in ("own", "offload", "broadcast", "flatten", "fresh")},
 }
 """The optimizer's state dict, and its options."""
-ASKED = ("offload", "rank0", "form", "frozen", "submodule")
+ASKED = ("offload", "rank0", "form", "frozen", "submodule", "again")
 STATE: Values = {f"state_{name}": FEATURES[f"state_{name}"].values[1:] for name in ASKED}
 STORED: Values = {
     "stored": ON,
