@@ -181,7 +181,7 @@ class Specialiser:
             tail = [_put(target, value)]
         for made in tail:
             setattr(made, COMMENTS, getattr(last, COMMENTS, []))
-        inner[-1:] = tail if tail or inner is body else [ast.Pass()]
+        inner[-1:] = tail if tail or inner is body or len(inner) > 1 else [ast.Pass()]
         return body
 
     def _called(self, call: ast.Call, scope: set[str]) -> ast.expr:

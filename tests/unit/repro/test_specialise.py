@@ -50,6 +50,13 @@ def answer(told, x):
     told.append(value)
     return value
 
+def inside(told, x):
+    with told:
+        value = [x]
+        if x > 1:
+            told.append(value)
+        return value
+
 def around(told, x):
     told.append(x)
     value = x + 1
@@ -168,6 +175,8 @@ def run(text: str) -> list[object]:
         ("some.handed_on(told, f, 1, y)", "told.append(f(1, y))"),
         ("some.named(told, f, 1, a=y, b=2)", "told.append(f(1, a=y, b=2))"),
         ("some.named(told, f, x=1)", "told.append(f(1))"),
+        # What is given back is wanted by nobody, and so is a `pass` in its place.
+        ("some.inside(told, 2)", "with told:\n    value = [2]\n    told.append(value)"),
         ("some.commented(told)", "# Order matters.\ntold.append(1)  # first"),
     ],
 )
