@@ -37,7 +37,7 @@ from fsdpfuzz.invariants.evidence import (
 from fsdpfuzz.observations import Comparison, Observation, Quantity
 from fsdpfuzz.verdict import Finding
 
-_RATIO_SLACK = 0.01
+_RATIO_SLACK, _ROUNDINGS = 0.01, 8
 _KEPT = Variable("kept")
 
 
@@ -286,8 +286,9 @@ def detail_of(comparison: Comparison, ranks: int) -> str:
     if expected != 0.0:
         # What a missing, or a second, division by the ranks looks like: as on gloo before torch
         # 2.9, where ReduceOp.AVG summed up (pytorch issue 162338).
+        slack = max(_RATIO_SLACK, _ROUNDINGS * comparison.eps)
         for ratio, text in ((float(ranks), "times-ranks"), (1.0 / ranks, "over-ranks")):
-            if abs(observed / expected / ratio - 1.0) < _RATIO_SLACK:
+            if abs(observed / expected / ratio - 1.0) < slack:
                 return text
     return "other"
 

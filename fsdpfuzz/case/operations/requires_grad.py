@@ -11,6 +11,7 @@ from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.modules.side_output import beside
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
+from fsdpfuzz.case.operations.clear_grad import check_flat_together
 from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Statement
@@ -41,8 +42,9 @@ class RequiresGrad(OperationBase, tag="requires_grad", frozen=True, kw_only=True
     value: bool
 
     def check(self, a: Anatomy, progress: Progress, at: str) -> None:
-        """Names of parameters."""
+        """Names of parameters; FSDP cannot freeze a part of a flat one."""
         check_names(self.parameters, a.by_fqn, f"{at}.parameters", "parameter")
+        check_flat_together(a, self.parameters, f"{at}.parameters")
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:
         """On the tensors that the model showed when it was wrapped."""

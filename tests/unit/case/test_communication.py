@@ -177,9 +177,15 @@ def test_what_is_frozen_since_lies_beside_what_is_trained() -> None:
     )
     program = (*ITERATION[:2], *other, *ITERATION[:2])
     told = Communication(comm_hook="halving")
-    check(hooked(told, "FULL_SHARD", program=program, frozen=("0.bias",)))
+
+    def shown(sharding: Sharding) -> CaseSpec:
+        plan = Fsdp1Plan(units=(Fsdp1Unit(path="", sharding=sharding, use_orig_params=True),))
+        given = hooked(told, sharding, program=program, frozen=("0.bias",))
+        return msgspec.structs.replace(given, plan=plan)
+
+    check(shown("FULL_SHARD"))
     with pytest.raises(CaseError, match="what was reduced before"):
-        check(hooked(told, "NO_SHARD", program=program, frozen=("0.bias",)))
+        check(shown("NO_SHARD"))
 
 
 def test_a_hook_needs_gradients() -> None:

@@ -172,7 +172,7 @@ def test_a_backward_beside_the_output_leaves_a_forward_lone(
 ) -> None:
     side = SideOutput(body=Activation(), on="input")
     model = Sequential(children=(side, Linear(out=2)))
-    thaw = RequiresGrad(parameters=("1.weight",), value=True)
+    thaw = RequiresGrad(parameters=("1.weight", "1.bias"), value=True)
     given = make(plan, model=model, frozen=frozen, program=(Forward(), Backward(), thaw))
     check(given)
     assert features(given)["refrozen"] == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import (
@@ -81,7 +82,9 @@ def test_its_gradient_waits_from_a_time_in_which_it_was_frozen(
 def test_it_lies_beside_a_trained_one_in_a_flat_parameter_that_is_not_shown() -> None:
     waiting = (*DEFERRED, UNFREEZE, *REDUCED)
     assert told(case(*waiting, frozen=(NAME,))) == "on"
-    assert told(case(FREEZE, *waiting, plan=FLAT)) == "off"
+    whole = RequiresGrad(parameters=("0.weight", "0.bias", "1.weight", "1.bias"), value=False)
+    thawed = msgspec.structs.replace(whole, value=True)
+    assert told(case(whole, *DEFERRED, thawed, *REDUCED, plan=FLAT)) == "off"
     units = tuple(Fsdp1Unit(path=path, use_orig_params=True) for path in ("", "1"))
     apart = Fsdp1Plan(units=units)
     assert told(case(FREEZE, *waiting, plan=apart)) == "on"

@@ -8,6 +8,8 @@ from fsdpfuzz.case import (
     Backward,
     Checkpoint,
     Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
     Linear,
     Op,
     Plan,
@@ -17,13 +19,14 @@ from fsdpfuzz.case import (
     check,
     parameter_features,
 )
-from tests.unit.case.test_units import fsdp1, fsdp2, make
+from tests.unit.case.test_units import fsdp2, make
 
 LAYER = Linear(out=4, bias=False)
 MODEL = Sequential(children=(Sequential(children=(LAYER, LAYER)), LAYER))
 ALL = ["0.0.weight", "0.1.weight", "1.weight"]
 ONCE: tuple[Op, ...] = (Forward(), Backward())
 THAW = RequiresGrad(parameters=("0.0.weight",), value=True)
+SHOWN = Fsdp1Plan(units=(Fsdp1Unit(path="0", use_orig_params=True),))
 OTHER = RequiresGrad(parameters=("1.weight",), value=False)
 AROUND = Checkpoint(path="")
 
@@ -40,7 +43,7 @@ AROUND = Checkpoint(path="")
         (fsdp2("0"), Checkpoint(path="", kind="offload"), (*ONCE, THAW, *ONCE), []),
         # A backward comes to the root, and shards all that belongs to it.
         (fsdp2("", "0"), AROUND, (*ONCE, THAW, *ONCE), []),
-        (fsdp1("0"), AROUND, (*ONCE, THAW, *ONCE), None),
+        (SHOWN, AROUND, (*ONCE, THAW, *ONCE), None),
         # Nothing was recomputed yet, another one changes, or a forward shards the unit before.
         (fsdp2("0"), AROUND, (Forward(grad=False), THAW, *ONCE), []),
         (fsdp2("0"), AROUND, (*ONCE, OTHER, *ONCE), []),

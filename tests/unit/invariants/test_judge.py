@@ -213,6 +213,10 @@ def test_ranks_that_waited_for_one_that_failed_hang_for_no_reason_of_their_own()
         ({"observed": 0.5}, "over-ranks"),
         ({"observed": 0.0}, "zero"),
         ({"observed": 0.7}, "other"),
+        ({"observed": 2.05}, "other"),
+        # Rounded a few times in bfloat16.
+        ({"observed": 2.05, "eps": 2.0**-7, "error": 1e3}, "times-ranks"),
+        ({"observed": 2.2, "eps": 2.0**-7, "error": 1e3}, "other"),
         ({"error": 1e300, "finite": False}, "not-finite"),
         ({"missing": "observed", "observed": 0.0}, "observed-missing"),
         ({"missing": "shape", "finite": False}, "shape"),
