@@ -17,13 +17,30 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=64)
-def transposed(a: Anatomy) -> frozenset[str]:
-    """FQNs of the parameters that lie in memory by columns, by both names where one is tied."""
+def orders(a: Anatomy) -> Mapping[str, tuple[int, ...]]:
+    """Parameters that are not contiguous, by both FQNs where one is tied.
+
+    For each its dimensions, from the outermost in memory to the innermost.
+    """
     # A tie puts the source in place of the target, as it lies.
-    own = {
-        join(place.path, "weight") for place in a.places if isinstance(place.node, Transposed)
-    }.difference(a.source)
-    return frozenset(own.union(target for target, source in a.source.items() if source in own))
+    own: dict[str, tuple[int, ...]] = {
+        join(place.path, "weight"): (1, 0)
+        for place in a.places
+        if isinstance(place.node, Transposed) and join(place.path, "weight") not in a.source
+    }
+    if a.imported is not None:
+        own = {
+            join(module.path, p.name): p.order
+            for module in a.imported.modules
+            for p in module.parameters
+            if p.order
+        }
+    return own | {target: own[source] for target, source in a.source.items() if source in own}
+
+
+def transposed(a: Anatomy) -> frozenset[str]:
+    """FQNs of the parameters that are not contiguous, by both names where one is tied."""
+    return frozenset(orders(a))
 
 
 def without_elements(a: Anatomy) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from fsdpfuzz.case.recipe import (
     call,
     literal,
 )
-from fsdpfuzz.case.strides import transposed
+from fsdpfuzz.case.strides import orders
 from fsdpfuzz.case.tensor_parallel import cut_dims
 from fsdpfuzz.expect import adaptive_rounding
 from fsdpfuzz.verdict import Finding
@@ -180,7 +180,8 @@ def shard_evidence(
     first = Do(
         call=call("steps.fsdp1.shards.info", FLAT if orig else HELD, local, inside), into=(info,)
     )
-    turned: tuple[Value, ...] = (True,) if fqn in transposed(a) else ()
+    order = orders(a).get(fqn)
+    turned = () if order is None else (literal(order),)
     seen = call(f"steps.fsdp1.shards.{step}", HELD, info, orig, *lacking, *turned)
     right = call("steps.fsdp1.shards.same_part", whole, info, *turned)
     held = (kept, flat) if orig else (flat,)

@@ -53,6 +53,7 @@ def modules_of(
                 used=source in used,
                 frozen=not trained[source],
                 tied="" if source == start + name else source,
+                order=_order(every[source]),
             )
             for name, source in names.items()
         )
@@ -125,3 +126,15 @@ def where(error: BaseException, file: str) -> str:
     if isinstance(error, SyntaxError) and error.filename and error.filename.endswith(file):
         return f" [{file}:{error.lineno}]"
     return f" [{file}:{frames[-1].lineno}]" if frames else ""
+
+
+def _order(parameter: nn.Parameter) -> tuple[int, ...]:
+    """The dimensions from the outermost in memory; none where that is their own order.
+
+    Nor where elements do not lie side by side, of which no order is the one in memory.
+    """
+    if parameter.is_contiguous():
+        return ()
+    strides = parameter.stride()
+    order = tuple(sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim)))
+    return order if parameter.permute(*order).is_contiguous() else ()

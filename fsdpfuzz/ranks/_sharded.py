@@ -14,7 +14,7 @@ from torch.distributed.fsdp._common_utils import clean_tensor_name
 from torch.distributed.tensor import DTensor
 
 from fsdpfuzz.case import FLAT, Anatomy, innermost, join
-from fsdpfuzz.case.strides import transposed
+from fsdpfuzz.case.strides import orders
 from fsdpfuzz.steps import shards as plain
 from fsdpfuzz.steps.fsdp1 import memory as memory1
 from fsdpfuzz.steps.fsdp1 import shards as shards1
@@ -52,7 +52,7 @@ class Sharded:
         self.model = model
         self._a = a
         # fsdp2 tells a unit that is whole by parameters that are no DTensors; these never are.
-        self._transposed = transposed(a)
+        self._orders = orders(a)
         self._unmanaged = frozenset(fqn for fqn, owner in a.owners.items() if owner is None)
         self._modules: dict[str, Any]
         if a.fsdp1:
@@ -116,13 +116,13 @@ class Sharded:
                 # By identity: a tied parameter has one entry here, and several names.
                 managed.add(id(held))
                 name = clean_tensor_name(join(path, fqn))
-                turned = name in self._transposed
+                order = self._orders.get(name, ())
                 yield Shard(
                     name,
                     held,
-                    partial(shards1.value, held, info, orig, transposed=turned),
-                    partial(shards1.gradient, held, info, orig, transposed=turned),
-                    partial(shards1.same_part, info=info, transposed=turned),
+                    partial(shards1.value, held, info, orig, order=order),
+                    partial(shards1.gradient, held, info, orig, order=order),
+                    partial(shards1.same_part, info=info, order=order),
                 )
         for name, p in named.items():
             # The flat parameter is registered as well, under a name of its own.

@@ -24,7 +24,7 @@ from fsdpfuzz.case import (
 )
 from fsdpfuzz.case.checkpoints import names_are_prefixed
 from fsdpfuzz.case.operations.state_dict import UNTOUCHED, left_alone, saved_of
-from fsdpfuzz.case.strides import transposed, without_elements
+from fsdpfuzz.case.strides import without_elements
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.expect import optional_keys, state_keys
 from fsdpfuzz.observations import Comparison, WrongEntry
@@ -95,7 +95,7 @@ class StateWatch:
         # On every rank, even on one that has found something wrong already: it gathers.
         elif a.fsdp1:
             lacking = without_elements(a) if op.form == "sharded" else ()
-            values = entries(state1.whole(sharded.model, op.form, state, transposed(a), lacking))
+            values = entries(state1.whole(sharded.model, op.form, state, lacking))
         else:
             values = entries(state2.whole(sharded.model, op.form, state))
         spare = optional_keys(a, self._forms, absent=absent)

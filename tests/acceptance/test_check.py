@@ -43,6 +43,13 @@ def test_a_decoder_is_trained_right(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_what_is_not_contiguous_is_compared_as_it_lies(tmp_path: Path) -> None:
+    arguments = ("--api", "fsdp1", "--max-examples", "12", "--seed", "3")
+    done = fsdpfuzz("check", OWN / "channels_last.py", *GLOO, *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"passed +1[012]", done.stdout), done.stdout
+
+
 def test_a_fault_is_found_and_shown_by_a_script_that_imports_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text((OWN / "decoder.py").read_text())
     arguments = ("--api", "fsdp2", "--max-examples", "2", "--seed", "3", "--inject", INJECTION)

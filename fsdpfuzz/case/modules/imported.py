@@ -56,6 +56,8 @@ class ImportedParameter(Part, frozen=True, kw_only=True):
     """Whether your own code freezes it."""
     tied: ParameterName = ""
     """Empty under its first name."""
+    order: Annotated[tuple[Annotated[int, Meta(ge=0, lt=16)], ...], Meta(max_length=16)] = ()
+    """Its dimensions from the outermost in memory to the innermost; empty if it is contiguous."""
 
 
 class ImportedModule(Part, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from fsdpfuzz.case.operations.average_unmanaged import differs_by_rank
 from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import MODEL, Call, Do, Inside, Statement, Value, Variable, call, literal
-from fsdpfuzz.case.strides import transposed, without_elements
+from fsdpfuzz.case.strides import without_elements
 from fsdpfuzz.case.wrap import Fsdp2Plan
 from fsdpfuzz.errors import CaseError
 
@@ -163,8 +163,6 @@ class StateDict(OperationBase, tag="state_dict", frozen=True, kw_only=True):
         if self.on_rank0(a):
             return None
         options: dict[str, Value] = {}
-        if self.form == "local" and (names := tuple(sorted(transposed(a)))):
-            options["transposed"] = literal(names)
         if a.fsdp1 and self.form == "sharded" and (names := without_elements(a)):
             options["empty"] = literal(names)
         step = f"steps.{a.api}.state_dict.whole"

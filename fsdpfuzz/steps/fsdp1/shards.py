@@ -21,38 +21,49 @@ def info(flat: Any, name: str, prefixed: bool) -> Any:
 
 
 # torch's `_ShardParamInfo` has None for offset and size where this rank has no element. A flat
-# parameter has elements as they lie in memory, of a transposed one by columns. Read by ``data``:
-# what FSDP made under inference mode, and gave other data since, has no version for views to share.
-def value(held: Tensor, info: Any, orig: bool, transposed: bool = False) -> Tensor:
+# parameter has elements as they lie in memory. Read by ``data``: what FSDP made under inference
+# mode, and gave other data since, has no version for views to share.
+def value(held: Tensor, info: Any, orig: bool, order: Sequence[int] = ()) -> Tensor:
     """What this rank holds of a parameter.
 
     ``held`` is what the optimizer has: the flat parameter, or with ``orig`` the original one.
+    ``order`` has the dimensions of one that is not contiguous, from the outermost in memory to the
+    innermost.
     """
     if orig:
-        return held.data.t().flatten() if transposed else held.data.flatten()
+        return permuted(held.data, order).flatten() if order else held.data.flatten()
     return held.data.narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)
 
 
 def gradient(
-    held: Tensor, info: Any, orig: bool, lacking: bool, transposed: bool = False
+    held: Tensor, info: Any, orig: bool, lacking: bool, order: Sequence[int] = ()
 ) -> Tensor:
     """What this rank holds of its gradient; zeros where it may lack one."""
     grad: Any = torch.zeros_like(held) if lacking and held.grad is None else held.grad
     if orig:
-        return grad.data.t().flatten() if transposed else grad.data.flatten()
+        return permuted(grad.data, order).flatten() if order else grad.data.flatten()
     return grad.data.narrow(0, info.offset_in_shard or 0, info.numel_in_shard or 0)
 
 
-def same_part(whole: Tensor, info: Any, transposed: bool = False) -> Tensor:
+def permuted(held: Tensor, order: Sequence[int]) -> Tensor:
+    """An original parameter, or its gradient, with its dimensions in the order of memory.
+
+    One that is cut has a single dimension, and lies so already.
+    """
+    return held.permute(*order) if held.dim() == len(order) else held
+
+
+def same_part(whole: Tensor, info: Any, order: Sequence[int] = ()) -> Tensor:
     """The same part of the whole tensor."""
-    if transposed:
-        whole = whole.t()
+    if order:
+        whole = whole.permute(*order)
     return whole.flatten().narrow(0, info.intra_param_start_idx or 0, info.numel_in_shard or 0)
 
 
-def places(shape: Sequence[int], info: Any, transposed: bool = False) -> list[tuple[int, ...]]:
+def places(shape: Sequence[int], info: Any, order: Sequence[int] = ()) -> list[tuple[int, ...]]:
     """Where the elements of this rank's part lie in a parameter of that shape; more may follow."""
-    if transposed:
-        by_columns = [place[::-1] for place in product(*map(range, reversed(shape)))]
-        return by_columns[info.intra_param_start_idx or 0 :]
+    if order:
+        inside = product(*(range(shape[dim]) for dim in order))
+        found = [tuple(index for _, index in sorted(zip(order, at, strict=True))) for at in inside]
+        return found[info.intra_param_start_idx or 0 :]
     return [*product(*map(range, shape))][info.intra_param_start_idx or 0 :]

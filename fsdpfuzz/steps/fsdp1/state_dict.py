@@ -64,13 +64,11 @@ def whole(
     model: nn.Module,
     form: str,
     state: dict[str, Any],
-    transposed: Collection[str] = (),
     empty: Collection[str] = (),
 ) -> dict[str, Tensor]:
     """Whole tensors by the names of the plain model, flat parameters taken apart.
 
-    ``transposed`` are the names of those that lie in memory by columns, ``empty`` of those without
-    elements, which cannot be gathered.
+    ``empty`` are the names of those without elements, which cannot be gathered.
     """
     if empty:
         state = {name: torch.empty(v.size()) if name in empty else v for name, v in state.items()}
@@ -80,18 +78,18 @@ def whole(
         for name, unit in units(model):
             flat = gathered.pop(f"{name}.{FLAT}".strip("."), None)
             if flat is not None and unit._handle is not None:
-                gathered.update(taken_apart(unit._handle.flat_param, name, flat, transposed))
+                gathered.update(taken_apart(unit._handle.flat_param, name, flat))
     return gathered
 
 
 # With use_orig_params each parameter starts at a multiple of 16 bytes, so pads lie between them
 # (``_get_aligned_numel`` in torch/distributed/fsdp/_flat_param.py).
-def taken_apart(
-    held: Any, unit: str, flat: Tensor, transposed: Collection[str] = ()
-) -> Iterator[tuple[str, Tensor]]:
-    """The original parameters in a whole flat parameter, without what pads them."""
+def taken_apart(held: Any, unit: str, flat: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The original parameters in a whole flat parameter, without what pads them.
+
+    It has the elements of each as they lay in memory.
+    """
     parts = flat[: sum(held._numels_with_padding)].split(held._numels_with_padding)
     real = [part for part, pads in zip(parts, held._is_padding_mask, strict=True) if not pads]
-    for fqn, shape, part in zip(held._fqns, held._shapes, real, strict=True):
-        name = clean_tensor_name(f"{unit}.{fqn}".strip("."))
-        yield name, part.view(shape[::-1]).t() if name in transposed else part.view(shape)
+    for fqn, shape, stride, part in zip(held._fqns, held._shapes, held._strides, real, strict=True):
+        yield clean_tensor_name(f"{unit}.{fqn}".strip(".")), part.as_strided(shape, stride)

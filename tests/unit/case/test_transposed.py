@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import (
     Backward,
     CaseSpec,
     Forward,
+    Given,
     Linear,
     Op,
     Optimizer,
@@ -27,10 +29,11 @@ from fsdpfuzz.case import (
     parameter_features,
     unit_features,
 )
-from fsdpfuzz.case.modules import Transposed
+from fsdpfuzz.case.modules import Imported, Transposed
+from fsdpfuzz.case.modules.imported import ImportedModule, ImportedParameter
 from fsdpfuzz.case.operations.optim_state import OptimState
 from fsdpfuzz.case.operations.transfer import Transfer
-from fsdpfuzz.case.strides import transposed
+from fsdpfuzz.case.strides import orders, transposed
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce.tree import smaller_models
 from tests.unit.case.test_units import fsdp1, fsdp2, make
@@ -72,6 +75,24 @@ def test_a_tie_makes_one_of_the_other_as_it_lies() -> None:
         assert transposed(anatomy(told)) == found
 
 
+def test_so_may_those_of_a_model_of_somebodys_own() -> None:
+    turned, plain = (
+        ImportedParameter(name=name, shape=(3, 2, 4), order=order)
+        for name, order in (("turned", (0, 2, 1)), ("plain", ()))
+    )
+    again = ImportedParameter(name="again", shape=(3, 2, 4), tied="layer.turned")
+    root = ImportedModule(path="", alone=True)
+    modules = (root, ImportedModule(path="layer", parameters=(turned, plain, again)))
+    model = Imported(target="mine.py", modules=modules)
+    ties = (Tie(source="layer.turned", target="layer.again"),)
+    given = case(fsdp1(""), model=model, inputs=Given(), ties=ties)
+    assert decode(encode(given)) == given
+    assert orders(anatomy(given)) == {"layer.turned": (0, 2, 1), "layer.again": (0, 2, 1)}
+    assert features(given)["transposed"] == "on"
+    refused = msgspec.structs.replace(given, plan=fsdp2(""))
+    assert [r.name for r in foreseen_rejections(anatomy(refused))] == ["fsdp2_not_contiguous"]
+
+
 def test_fsdp2_refuses_those_that_it_manages() -> None:
     names = [r.name for r in foreseen_rejections(anatomy(case(fsdp2("", "1"))))]
     assert names == ["fsdp2_not_contiguous"]
@@ -93,14 +114,6 @@ def test_it_is_kept_as_it_is_and_reduced_to_a_linear_layer() -> None:
     found = [smaller.model for smaller in smaller_models(given)]
     for plainer in (Linear(out=4, bias=False), Transposed(out=4, bias=False)):
         assert Sequential(children=(MODEL.children[0], plainer, MODEL.children[2])) in found
-
-
-def test_a_local_state_is_taken_apart_as_it_lies() -> None:
-    a = anatomy(case())
-    local, full = StateDict(form="local"), StateDict(form="full")
-    told = [call.options if (call := op.gathered(a)) else None for op in (local, full)]
-    assert told[0]
-    assert not told[1]
 
 
 @pytest.mark.parametrize(

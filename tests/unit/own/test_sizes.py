@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 from torch.distributed.fsdp.wrap import _recursive_wrap, size_based_auto_wrap_policy
 from torch.nn.utils.parametrizations import weight_norm
@@ -35,6 +36,25 @@ def net() -> nn.Module:
     return nn.Sequential(
         nn.Linear(4, 4), held, Attention(4, 2), nn.Sequential(embedding, head), normed
     )
+
+
+def test_parameters_are_told_as_they_lie_in_memory() -> None:
+    model = nn.ParameterDict(
+        {
+            "rows": torch.randn(3, 4),
+            "columns": torch.randn(4, 3).t(),
+            "last": torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+            "one row": torch.randn(4, 1).t(),
+            # Elements of another tensor lie in between.
+            "part": torch.randn(3, 8)[:, ::2],
+            "scalar": torch.randn(()),
+        }
+    )
+    none: set[str] = set()
+    trained = dict.fromkeys(dict(model.named_parameters()), True)
+    (root,) = modules_of(model, none, trained, none, none, none, none, none)
+    found = {p.name: p.order for p in root.parameters if p.order}
+    assert found == {"columns": (1, 0), "last": (0, 2, 3, 1)}
 
 
 @pytest.mark.parametrize("least", [1, 12, 16, 20, 36, 40, 45, 46, 72, 76, 80, 88, 150, 400])

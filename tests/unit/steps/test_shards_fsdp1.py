@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.distributed.fsdp import ShardingStrategy
 
 from fsdpfuzz.steps import judging
 from fsdpfuzz.steps.fsdp1 import shards
+from fsdpfuzz.steps.fsdp1.state_dict import taken_apart
 from fsdpfuzz.steps.modules.transposed import Transposed
 from tests.unit.steps.alone import CPU, RANKS, as_rank, gradients_of, uneven
 
@@ -26,6 +29,12 @@ def wrapped(*, orig: bool, module: nn.Module | None = None) -> Any:
     unit = FSDP(module or uneven(), use_orig_params=orig, device_id=CPU)
     assert unit._handle is not None
     return unit._handle.flat_param
+
+
+def convolution() -> nn.Module:
+    made = nn.Conv2d(2, 3, 3)
+    made.weight.data = made.weight.data.contiguous(memory_format=torch.channels_last)
+    return made
 
 
 def held_of(flat: Any, name: str, *, orig: bool) -> Any:
@@ -49,10 +58,20 @@ def test_what_a_rank_holds_is_its_part_of_the_whole(rank: int, world_size: int, 
 @pytest.mark.parametrize(("rank", "world_size"), RANKS)
 @pytest.mark.parametrize("orig", [False, True])
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "NO_SHARD"])
-def test_what_lies_by_columns_is_cut_as_it_lies(
-    rank: int, world_size: int, orig: bool, strategy: str
+@pytest.mark.parametrize(
+    ("make", "order"),
+    [(partial(Transposed, 3, 4), (1, 0)), (convolution, (0, 2, 3, 1))],
+    ids=["by columns", "channels last"],
+)
+def test_what_is_not_contiguous_is_cut_as_it_lies(
+    rank: int,
+    world_size: int,
+    orig: bool,
+    strategy: str,
+    make: Callable[[], nn.Module],
+    order: tuple[int, ...],
 ) -> None:
-    module = Transposed(3, 4)
+    module = make()
     whole = copy.deepcopy(module)
     with as_rank(rank, world_size):
         unit = FSDP(
@@ -63,15 +82,32 @@ def test_what_lies_by_columns_is_cut_as_it_lies(
         )
         assert unit._handle is not None
         flat = unit._handle.flat_param
-        for name, turned in (("weight", True), ("bias", False)):
+        for name, own in (("weight", order), ("bias", ())):
             info = shards.info(flat, name, False)
             held, right = held_of(flat, name, orig=orig), whole.get_parameter(name)
-            value = shards.value(held, info, orig, turned)
-            assert torch.equal(value, shards.same_part(right, info, turned))
+            value = shards.value(held, info, orig, own)
+            assert torch.equal(value, shards.same_part(right, info, own))
             held.grad = -held.detach()
-            assert torch.equal(shards.gradient(held, info, orig, False, turned), -value)
-            places = shards.places(right.shape, info, turned)
+            assert torch.equal(shards.gradient(held, info, orig, False, own), -value)
+            places = shards.places(right.shape, info, own)
             assert [right[k] for k in places[: len(value)]] == value.tolist()
+
+
+@pytest.mark.parametrize("orig", [False, True])
+@pytest.mark.parametrize("make", [partial(Transposed, 3, 4), convolution])
+def test_a_whole_flat_parameter_is_taken_apart_as_it_lies(
+    orig: bool, make: Callable[[], nn.Module]
+) -> None:
+    module = make()
+    whole = copy.deepcopy(module)
+    with as_rank(0, 1):
+        unit = FSDP(module, use_orig_params=orig, device_id=CPU)
+        assert unit._handle is not None
+        flat = unit._handle.flat_param
+        found = dict(taken_apart(flat, "", flat.detach()))
+    assert found.keys() == dict(whole.named_parameters()).keys()
+    for name, p in whole.named_parameters():
+        assert torch.equal(found[name], p)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), RANKS)
