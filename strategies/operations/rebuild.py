@@ -9,6 +9,7 @@ import msgspec
 from fsdpfuzz.case import OPTIONS, Plan, Rebuild, anatomy, dtypes_fit, foreseen_rejections
 from fsdpfuzz.case.operations.forward import calls_below_the_root
 from fsdpfuzz.case.operations.rebuild import saves_a_part
+from fsdpfuzz.case.operations.requires_grad import freezes_in_part
 from fsdpfuzz.case.optimizer import makes_steps
 from fsdpfuzz.strategies import wrap
 from fsdpfuzz.strategies.drawing import Drawing, all_units
@@ -35,9 +36,10 @@ def draw(program: Program) -> None:
     before = program.drawn
     together = d.chance(35) and makes_steps(before)
     gap.append(Rebuild(plan=plan, asynchronous=asynchronous, together=together))
-    # What is saved of a part of the optimizer's state is known not to be loaded.
+    # What is saved of a part of the optimizer's state is known not to be loaded. And units that are
+    # frozen one by one may be parts of one flat parameter then.
     drawn = program.drawn
-    if not d.chance(25) and saves_a_part(drawn):
+    if (not d.chance(25) and saves_a_part(drawn)) or freezes_in_part(drawn):
         gap.pop()
 
 

@@ -96,11 +96,18 @@ class ClearGrad(OperationBase, tag="clear_grad", frozen=True, kw_only=True):
 
 def check_flat_together(a: Anatomy, names: Sequence[str], at: str) -> None:
     """:class:`CaseError` where a flat parameter is named in part."""
+    if (found := in_part(a, names)) is not None:
+        raise CaseError(f"{found!r} lies in a flat parameter: name all of it", path=at)
+
+
+def in_part(a: Anatomy, names: Sequence[str]) -> str | None:
+    """One of the parameters that lies in a flat one with others that are not named."""
     named = set(a.canonical_names(names))
     for owner, parameters in a.managed.items():
         found = [p.fqn for p in parameters if p.fqn in named]
         if is_flat(a, owner) and found and len(found) < len(parameters):
-            raise CaseError(f"{found[0]!r} lies in a flat parameter: name all of it", path=at)
+            return found[0]
+    return None
 
 
 def _dropped(names: Sequence[str]) -> Call:

@@ -11,7 +11,7 @@ from fsdpfuzz.case.dimension import Feature
 from fsdpfuzz.case.modules.side_output import beside
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.base import OperationBase, Progress
-from fsdpfuzz.case.operations.clear_grad import check_flat_together
+from fsdpfuzz.case.operations.clear_grad import check_flat_together, in_part
 from fsdpfuzz.case.operations.forward import Forward
 from fsdpfuzz.case.paths import within
 from fsdpfuzz.case.recipe import Statement
@@ -72,6 +72,12 @@ class RequiresGrad(OperationBase, tag="requires_grad", frozen=True, kw_only=True
 def changes_training(program: Iterable[object]) -> bool:
     """Whether some operation freezes or unfreezes parameters by name."""
     return any(isinstance(op, RequiresGrad) for op in program)
+
+
+def freezes_in_part(a: Anatomy) -> bool:
+    """Whether some operation names a part of what is a flat parameter by then."""
+    ops = enumerate(a.case.program)
+    return any(isinstance(op, RequiresGrad) and in_part(a.at(i), op.parameters) for i, op in ops)
 
 
 # fsdp1 registers hooks by what ``requires_grad`` says, and only the end of a backward takes them

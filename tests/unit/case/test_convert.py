@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fsdpfuzz.case import (
@@ -110,10 +112,18 @@ def test_it_shards_a_unit_that_waits_for_an_all_gather() -> None:
         assert resharded_gathers(anatomy(given)) == units
 
 
+@pytest.mark.parametrize("prints", [False, True])
 @pytest.mark.parametrize(
-    ("asked", "line"), [(CAST, "model.to(torch.float64)"), (MOVED, 'model.to("cpu")')]
+    ("asked", "there", "back"),
+    [
+        (CAST, "model.to(dtype=torch.float64)", r"model\.to\(dtype=(dtype|torch\.float32)\)"),
+        (MOVED, 'model.to(device="cpu")', r"model\.to\(device=device\)"),
+    ],
 )
-def test_a_script_goes_there_and_back(asked: Convert, line: str) -> None:
-    script = render(case(*ITERATION, asked, *ITERATION), None, Context())
+def test_a_script_goes_there_and_back(asked: Convert, there: str, back: str, prints: bool) -> None:
+    context = Context(backend="gloo" if asked == CAST else "nccl")
+    script = render(case(asked, *ITERATION), None, context, print_losses=prints)
     compile(script, "repro.py", "exec")
-    assert line in script
+    first, second = script.index(there), re.search(back, script)
+    assert second is not None
+    assert first < second.start()

@@ -81,7 +81,7 @@ def test_it_stands_between_the_backward_and_the_step() -> None:
                     [o.kind() for o in ops if not evaluates(o) and o.kind() not in BESIDE]
                     for ops in (case.program[:i], case.program[i + 1 :])
                 )
-                assert before[-1] in ("backward", "average_unmanaged")
+                assert before[-1] in ("backward", "average_unmanaged", "convert")
                 assert "step" not in after or after[0] == "step"
 
 
