@@ -57,15 +57,15 @@ def saved_as(a: Anatomy) -> str:
 
 
 class StridesDimension(Dimension):
-    """Whether any is transposed, which fsdp1 lays out as it lies, and fsdp2 refuses."""
+    """Whether any is not contiguous, which fsdp1 lays out as it lies, and fsdp2 refuses."""
 
     name = "strides"
     of_model: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
     features: ClassVar[Mapping[str, Feature]] = {
         "transposed": Feature(
-            about="off, on, saved, shards: whether a parameter is not contiguous, being the "
-            "transpose of another tensor, and how it is saved: its optimizer state, in shards",
+            about="off, on, saved, shards: whether a parameter is not contiguous, as the "
+            "transpose of another is not, and how it is saved: its optimizer state, in shards",
             group="Parameters",
             # In few models, which fsdp2 refuses: no pair is waited for.
             values=("off",),
@@ -81,7 +81,7 @@ class StridesDimension(Dimension):
     }
     parameter_features: ClassVar[Mapping[str, Feature]] = {
         "transposed": Feature(
-            about="on when the parameter is not contiguous: the transpose of another tensor",
+            about="on when the parameter is not contiguous, as the transpose of another is not",
             group="Parameters",
             values=ON,
         ),

@@ -38,6 +38,7 @@ from fsdpfuzz.observations import Comparison, Observation, Quantity
 from fsdpfuzz.verdict import Finding
 
 _RATIO_SLACK, _ROUNDINGS = 0.01, 8
+"""How far from a ratio a deviation may be that is told by it: at least, and in roundings."""
 _KEPT = Variable("kept")
 
 
