@@ -23,7 +23,8 @@ def tidied(statements: list[ast.stmt], *, compares: bool = False) -> list[ast.st
     A script that ``compares`` does not wait for an error, so a loss that nobody reads is left out
     with the function that gives it.
     """
-    statements = _without_losses([_OnCpu().visit(statement) for statement in statements])
+    usual = (_OnCpu().visit(statement) for statement in statements)
+    statements = _without_losses([made for made in usual if made is not None])
     for function in (s for s in statements if isinstance(s, ast.FunctionDef)):
         function.body = _with_one_parameter(function.body)
     statements = _with_one_parameter(statements)

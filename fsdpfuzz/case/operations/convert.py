@@ -9,15 +9,23 @@ import msgspec
 
 from fsdpfuzz.case.dimension import Feature, Simpler, one
 from fsdpfuzz.case.modules import Imported
-from fsdpfuzz.case.operations.base import OperationBase, Progress, Word
+from fsdpfuzz.case.operations.base import Listed, OperationBase, Progress, Word
 from fsdpfuzz.case.recipe import MODEL, Do, Statement, Variable, call
 from fsdpfuzz.case.units.cpu_offload import lies_on_cpu
-from fsdpfuzz.errors import CaseError
+from fsdpfuzz.case.wrap import Fsdp1Plan
+from fsdpfuzz.errors import CaseError, UsageError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
     from fsdpfuzz.case.lowering import Lowering
     from fsdpfuzz.case.spec import CaseSpec
+
+
+def _moved(listed: Listed) -> tuple[OperationBase, ...]:
+    """The operation of ``to_cpu``. :class:`UsageError` under fsdp1."""
+    if isinstance(listed.plan, Fsdp1Plan):
+        raise UsageError("FSDP1 promises nothing of model.to(): leave it out, or use fully_shard")
+    return (Convert(what="device"),)
 
 
 class Convert(OperationBase, tag="convert", frozen=True, kw_only=True):
@@ -41,7 +49,7 @@ class Convert(OperationBase, tag="convert", frozen=True, kw_only=True):
     program_words: ClassVar[Mapping[str, Word]] = {
         "to_cpu": Word(
             about="moves an fsdp2 model to the CPU and back",
-            means=lambda _: (Convert(what="device"),),
+            means=_moved,
         )
     }
     compared: ClassVar[tuple[Literal["grad", "param"], ...]] = ("param",)

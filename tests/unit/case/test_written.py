@@ -10,6 +10,8 @@ from fsdpfuzz.case import (
     WRITTEN,
     Backward,
     Forward,
+    Fsdp1Plan,
+    Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
     Mode,
@@ -43,6 +45,12 @@ def test_each_word_has_its_operations() -> None:
     )
     assert written(["forward_backward", "to_cpu"], PLAN)[-1] == Convert(what="device")
     assert set(WRITTEN) == {*words, "state_dict", "reload", "to_cpu"}
+
+
+def test_only_fsdp2_goes_elsewhere() -> None:
+    said = "'to_cpu' at place 1: FSDP1 promises nothing of model.to(): leave it out"
+    with pytest.raises(UsageError, match=re.escape(said)):
+        written(["forward_backward", "to_cpu"], Fsdp1Plan(units=(Fsdp1Unit(path=""),)))
 
 
 def test_clipping_is_their_own_where_they_have_one_unless_a_norm_is_given() -> None:

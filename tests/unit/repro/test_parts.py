@@ -196,6 +196,10 @@ def test_one_parameter_needs_no_names(text: str, made: str | None) -> None:
     assert found == (made or text)
 
 
+def test_a_move_to_where_all_is_leaves_nothing_behind() -> None:
+    assert text_of(tidied(parsed('model.to(torch.device("cpu"))\nf(model)'))) == "f(model)"
+
+
 def test_a_branch_whose_variable_nobody_reads_goes() -> None:
     assert text_of(tidied(parsed("if variant:\n    named = f(model)\ng()"))) == "g()"
 
