@@ -31,7 +31,7 @@ def draw(d: Drawing) -> None:
     flat = [unit for unit in d.a.options.values() if unit.flat]
     # Drawn in any case: what is plainer must not cost Hypothesis a choice more.
     whole = not d.chance(3) and bool(flat)
-    kinds: tuple[str, ...] = ("none", "units") if whole else _MASKS
+    kinds: tuple[str, ...] = ("none", "units", "units") if whole else _MASKS
     if not whole and adapter_names(d.a):
         kinds += ("adapters", "adapters")  # What adapters are for.
     if d.focus == "fine_tune":

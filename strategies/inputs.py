@@ -13,7 +13,7 @@ def draw(d: Drawing) -> None:
     """
     kind = d.pick(("dense", "dense", "sequence", "tokens"))
     batch, length = d.between(1, 3), d.between(1, 3)
-    width, requires_grad = d.width(), d.chance(12, fine_tune=40, exec_order=25)
+    width, requires_grad = d.width(), d.chance(30, fine_tune=60, exec_order=30)
     # All drawn for each kind, or tokens would need fewer choices and count as simpler.
     if kind == "tokens":
         d.put(inputs=Tokens(batch=batch, length=length))
