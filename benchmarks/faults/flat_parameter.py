@@ -326,4 +326,16 @@ FAULTS = (
             ),
         ),
     ),
+    fault(
+        "fsdp1_modules_by_first_name_alone",
+        "a flat parameter does not know of the second name of a module that the model holds twice",
+        "flat parameter",
+        "fsdp1",
+        Edit(
+            HANDLE + "_init_flat_param_and_metadata",
+            "module.named_modules(remove_duplicate=False)",
+            "module.named_modules()",
+        ),
+        silent=False,
+    ),
 )

@@ -165,6 +165,13 @@ class StructureDimension(Dimension):
             group="Model",
             values=("no", "tensor", "dict"),
         ),
+        "two_names": Feature(
+            about="on when a module is held under two names, and called by either",
+            group="Model",
+            # In few models: no pair is waited for.
+            values=("off",),
+            open=True,
+        ),
         "kinds": Feature(
             about="the other kinds of module, joined by +: dropout, switch, positions, ...",
             group="Model",
@@ -233,6 +240,8 @@ class StructureDimension(Dimension):
         yield "extra_state", one(extra, several="dict")
         kept = ("plain" if n.on == "no" else n.on for n in nodes if isinstance(n, SideOutput))
         yield "side_output", one(kept, several="output")
+        held = own is not None and any(module.again for module in own.modules)
+        yield "two_names", on("two_names" in a.kinds or held)
         yield "embedding", on("embedding" in a.kinds or "transformer" in a.kinds)
         yield "lora", on("lora" in a.kinds)
         yield "residual", on("residual" in a.kinds)

@@ -130,7 +130,9 @@ class Pattern(_Strict, frozen=True, kw_only=True):
             case "unit":
                 return predicate.has_unit(a, finding.unit)
             case "parameter":
-                name = parameter_in(finding.name)
+                named = parameter_in(finding.name)
+                # Of the second name that a module brings along no features are told.
+                name = a.brought_ties.get(named, named)
                 own = {name, *(t for t, s in a.source.items() if s == name)}
                 return any(predicate.has_parameter(a, fqn) for fqn in own)
 

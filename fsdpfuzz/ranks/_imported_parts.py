@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fsdpfuzz.case.modules import ImportedModule, ImportedParameter
+from fsdpfuzz.ranks._imported_watch import module_names
 
 _BASES: Mapping[Literal["ModuleList", "ModuleDict", "MultiheadAttention"], type[nn.Module]] = {
     "ModuleList": nn.ModuleList,
@@ -34,12 +35,13 @@ def modules_of(
     """The modules of a model as parts of a case; ``trained`` tells what its own code freezes.
 
     ``odd`` names those that a recomputation changes, ``asked`` those whose dtype is asked for,
-    ``hidden`` those that return tensors in a dataclass.
+    ``hidden`` those that return tensors in what is no pytree.
     """
     every = dict(model.named_parameters(remove_duplicate=False))
     first: dict[int, str] = {}
     for name, p in every.items():
         first.setdefault(id(p), name)
+    names_of_modules = {names[0]: names[1:] for names in module_names(model)}
     made = []
     for path, module in model.named_modules():
         start = f"{path}." if path else ""
@@ -70,6 +72,7 @@ def modules_of(
                 dtype_asked=path in asked,
                 base=next((name for name, c in _BASES.items() if isinstance(module, c)), ""),
                 returns_dataclass=path in hidden,
+                again=tuple(names_of_modules[path]),
             )
         )
     return tuple(made)

@@ -58,7 +58,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.odd: set[str] = set()
         """Modules that FSDP cannot wrap: they return their input, change it, or give no tensor."""
         self.hidden: set[str] = set()
-        """Modules that return tensors in a dataclass, which is no pytree."""
+        """Modules that return tensors in what is no pytree: a dataclass, a subclass of dict."""
         self.uses: dict[str, set[frozenset[str]]] = {}
         """For each parameter the calls that were under way when it was used."""
         self.asked: dict[str, set[frozenset[str]]] = {}
@@ -106,7 +106,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name, given = self._open.pop()
         leaves = tree_leaves(output)
         made = [t for t in leaves if isinstance(t, Tensor)]
-        if any(is_dataclass(leaf) and _tensors_in(leaf) for leaf in leaves):
+        if any(_tensors_in(leaf) for leaf in leaves):
             self.hidden.add(name)
         same = any(t is g for t in made for g, _ in given)
         changed = any(g.requires_grad and g._version != version for g, version in given)
@@ -129,9 +129,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _tensors_in(value: Any) -> list[Tensor]:
-    """Those in the fields of a dataclass, or in pytrees there."""
-    return [t for t in tree_leaves(list(vars(value).values())) if isinstance(t, Tensor)]
+# What ``collect_grad_tensors`` in torch/distributed/fsdp/_common_utils.py looks into since 2.12.
+def _tensors_in(leaf: Any) -> list[Tensor]:
+    """Those in a dataclass or in a subclass of dict, list or tuple, or in pytrees there."""
+    held: list[Any] = []
+    if isinstance(leaf, dict):
+        held = list(leaf.values())
+    elif isinstance(leaf, (list, tuple)):
+        held = list(leaf)
+    elif is_dataclass(leaf):
+        held = list(vars(leaf).values())
+    return [t for t in tree_leaves(held) if isinstance(t, Tensor)]
 
 
 def standing_alone(model: nn.Module, watches: list[Watch]) -> set[str]:
@@ -140,11 +148,11 @@ def standing_alone(model: nn.Module, watches: list[Watch]) -> set[str]:
     A tied parameter is used under each of its names: by which, the module tells that is called.
     """
     first = watches[0]
-    every = Counter(name for name, _ in model.named_modules(remove_duplicate=False))
-    paths: dict[int, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        paths.setdefault(id(module), []).append(name)
-    shared = {name for names in paths.values() if len(names) > 1 for name in names}
+    every = dict(model.named_modules())
+    several = [names for names in module_names(model) if len(names) > 1]
+    # What is wrapped first takes such a module, under whichever of its names: FSDP1 leaves the
+    # others to the bare one.
+    shared = {n for n in every for names in several if n in names or _parts(n, names)}
     whole = [name for name, module in model.named_modules() if isinstance(module, _AS_A_WHOLE)]
     called = {
         n
@@ -152,6 +160,8 @@ def standing_alone(model: nn.Module, watches: list[Watch]) -> set[str]:
         if first.times[n]
         and n not in first.odd
         and n not in shared
+        # FSDP2 refuses these, before torch 2.12 those with a forward of their own, too.
+        and not isinstance(every[n], (nn.ModuleDict, nn.ModuleList))
         and not any(n != path and within(n, path) for path in whole)
     }
     for names in names_of(model):
@@ -164,6 +174,19 @@ def standing_alone(model: nn.Module, watches: list[Watch]) -> set[str]:
             if inside and any(path not in open_ and not others & open_ for open_ in uses):
                 called.discard(path)
     return called
+
+
+def _parts(path: str, names: list[str]) -> bool:
+    """Whether some of the names of a module lie in the one at ``path``, and others do not."""
+    return len({within(name, path) for name in names}) > 1
+
+
+def module_names(model: nn.Module) -> Iterable[list[str]]:
+    """All names of each module; first the one by which `torch.nn.Module.named_modules` goes."""
+    held: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        held.setdefault(id(module), []).append(name)
+    return held.values()
 
 
 def names_of(model: nn.Module) -> Iterable[list[str]]:

@@ -39,7 +39,8 @@ def _rows(d: Drawing) -> list[list[str]]:
         # A module may lie beside the list of the others.
         held: dict[str, list[str]] = {}
         for path in _children(place.path, list(a.by_path)):
-            if any(within(p.fqn, path) for p in a.parameters) and not called_apart(a, path):
+            holds = any(within(p.fqn, path) for p in a.parameters)
+            if holds and a.by_path[path].alone and not called_apart(a, path):
                 held.setdefault(path.rpartition(".")[0], []).append(path)
         rows += [row for row in held.values() if len(row) > 1]
     tied = [row for row in rows if any(_joins(row, tie) for tie in a.source.items())]

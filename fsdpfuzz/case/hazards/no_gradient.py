@@ -159,9 +159,10 @@ def may_end_without_gradient(a: Anatomy, path: str) -> bool:
     """Whether backward can come to a unit by another than the last of its modules.
 
     What FSDP2 does before a unit's backward hangs on the output of that one. A reentrant
-    checkpoint around it calls it without grad, so FSDP2 finds an output that requires none.
+    checkpoint around it calls it without grad, so FSDP2 finds an output that requires none. What
+    the modules of an imported model are given nobody knows: it may require grad.
     """
-    modules = a.modules_of(path)
+    modules, unknown = a.modules_of(path), a.imported is not None
     apart = reentrant_around(a)
     for rank in a.telling_ranks:
         for _, op, now in a.situations(rank):
@@ -176,8 +177,10 @@ def may_end_without_gradient(a: Anatomy, path: str) -> bool:
                     if len(rounds[-1]) == len(modules):
                         rounds.append({})
                     rounds[-1][call.path] = call.path not in apart and gives(call)
-            if any(any(seen.values()) and not list(seen.values())[-1] for seen in rounds):
-                return True
+            for seen in rounds:
+                given = any(seen.values()) or (unknown and len(seen) > 1)
+                if given and not list(seen.values())[-1]:
+                    return True
     return False
 
 

@@ -40,6 +40,7 @@ from fsdpfuzz.case.modules.side_output import SideOutput
 from fsdpfuzz.case.modules.switch import Switch
 from fsdpfuzz.case.modules.transformer import Transformer
 from fsdpfuzz.case.modules.transposed import Transposed
+from fsdpfuzz.case.modules.two_names import TwoNames
 from fsdpfuzz.case.modules.walk import Called, Walk
 from fsdpfuzz.errors import ContractError
 
@@ -76,6 +77,7 @@ Node = (
     | Empty
     | Transposed
     | SideOutput
+    | TwoNames
 )
 
 Model = Node | Imported
@@ -179,6 +181,7 @@ __all__ = [
     "Switch",
     "Transformer",
     "Transposed",
+    "TwoNames",
     "Walk",
     "tree_of",
 ]

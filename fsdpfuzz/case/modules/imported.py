@@ -84,7 +84,10 @@ class ImportedModule(Part, frozen=True, kw_only=True):
     base: Literal["", "ModuleList", "ModuleDict", "MultiheadAttention"] = ""
     """That of these classes of ``torch.nn`` of which it is a subclass: a policy by size asks."""
     returns_dataclass: bool = False
-    """Whether tensors come out in a dataclass that ``torch.utils._pytree`` does not know."""
+    """Whether tensors come out in a dataclass that ``torch.utils._pytree`` does not know, or in a
+    subclass of ``dict``, ``list`` or ``tuple`` that it does not."""
+    again: Annotated[tuple[ModulePath, ...], Meta(max_length=512)] = ()
+    """Its other names: the model holds it several times."""
 
     def fqns(self, *, used: bool) -> tuple[str, ...]:
         """Of its own parameters those that a backward gives a gradient, or those that it does not.
@@ -199,6 +202,13 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
             for p in module.parameters
             if p.tied
         )
+
+    def own_ties(self) -> Iterator[tuple[str, str]]:
+        """By each other name of a module its parameters have one more."""
+        for module in self.modules:
+            for p in module.parameters:
+                for path in module.again:
+                    yield f"{module.path}.{p.name}", f"{path}.{p.name}"
 
     @property
     def root(self) -> ImportedModule:

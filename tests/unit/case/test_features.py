@@ -372,6 +372,7 @@ SELDOM = {
     "stepped_whole",
     "stored_low",
     "transposed",
+    "two_names",
     "two_orders",
     "unfrozen_in_inference",
     "unrestored",

@@ -68,3 +68,45 @@ def loss(model, batch):
         loss="own",
     )
     assert case_features(anatomy(case))["outputs"] == outputs
+
+
+@pytest.mark.parametrize(
+    ("base", "returned", "outputs"),
+    [
+        ("dict", "Held(y=y)", "dataclass"),
+        ("dict", "(Held(y=[y]),)", "dataclass"),
+        ("list", "Held([y])", "dataclass"),
+        ("tuple", "Held((y,))", "dataclass"),
+        ("dict", "Held(y=1), y", "no"),
+        ("dict", "dict(y=y)", "no"),
+    ],
+)
+def test_so_are_those_in_a_subclass_of_what_pytree_knows(
+    base: str, returned: str, outputs: str, tmp_path: Path
+) -> None:
+    """A pytree goes by the class itself: what is derived from ``dict`` is a leaf to it."""
+    text = f"""
+class Held({base}): pass
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 2)
+    def forward(self, x):
+        y = self.first(x)
+        self.kept = y
+        return {returned}
+def model(): return Net()
+def loss(model, batch):
+    model(batch)
+    return model.kept.mean()
+"""
+    made = structure(tmp_path, HEAD + text)
+    case = CaseSpec(
+        world_size=2,
+        model=made,
+        inputs=Given(),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        program=(Forward(), Backward()),
+        loss="own",
+    )
+    assert case_features(anatomy(case))["outputs"] == outputs
