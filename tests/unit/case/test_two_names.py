@@ -26,9 +26,8 @@ from fsdpfuzz.case.modules import TwoNames
 from fsdpfuzz.case.operations.state_dict import left_out
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect.state_dict import state_keys
-from fsdpfuzz.known import Known
-from fsdpfuzz.loop import default_known
 from fsdpfuzz.verdict import Finding
+from tests.unit.known.samples import shipped
 
 FSDP2 = Fsdp2Plan(units=(Fsdp2Unit(path=""),))
 UNITS = (Fsdp1Unit(path=""),)
@@ -81,7 +80,7 @@ def test_what_is_left_out_is_so_by_both_names() -> None:
         name="1.again.weight",
         world_size=2,
     )
-    known = Known.load(default_known())
+    known = shipped()
     found = known.match(a.case, finding, torch="2.13.0", backend="gloo")
     assert found == "fsdp2-tied-frozen-not-ignored"
     other = msgspec.structs.replace(finding, name="0.weight")
