@@ -98,7 +98,11 @@ class StructureDimension(Dimension):
             group="Model",
             values=("no", "layer", "rms", "batch", "several"),
             excludes={
-                "batch": {"buffers": ("no", "persistent", "non-persistent", "updating")},
+                "batch": {
+                    "buffers": ("no", "persistent", "non-persistent", "updating"),
+                    # Behind a convolution, which wants another dimension last.
+                    "handed_view": ("off",),
+                },
                 **{one: {"buffers": ("running",)} for one in ("no", "layer", "rms")},
             },
         ),
@@ -289,6 +293,9 @@ class StructureDimension(Dimension):
 
 
 def _returned(a: Anatomy, module: str) -> str:
+    if a.imported is not None:
+        held = any(m.path == module and m.returns_dataclass for m in a.imported.modules)
+        return "dataclass" if held else "tensor"
     if a.by_path[module].kind != SEVERAL:
         return "tensor"
     around = a.by_path[module.rpartition(".")[0]].node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpfuzz.case.operations import Apply
-from fsdpfuzz.case.operations.apply import may_miss_the_shards
+from fsdpfuzz.case.operations.apply import hidden, may_miss_the_shards
 from fsdpfuzz.strategies.drawing import LOTS
 from fsdpfuzz.strategies.operations.forward import evaluates_before_steps
 from fsdpfuzz.strategies.operations.program import Program
@@ -26,7 +26,8 @@ def draw(program: Program) -> None:
         asked.append((gap, which, smooth))
     # The plan may change on the way.
     renewed = any(op.renews for each in program.gaps for op in each)
-    places = [""] if renewed else ["", *(path for path in d.a.units if path)]
+    units = [path for path in d.a.units if path and not hidden(d.a, path)]
+    places = [""] if renewed else ["", *units]
     # An evaluation before a step leaves units of fsdp2 whole.
     if not d.a.fsdp1 and (evaluates_before_steps(program) or program.lacks_backward):
         return

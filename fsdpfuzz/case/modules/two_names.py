@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from fsdpfuzz.case.modules.base import Build, Leaf, Shape, changed, takes_features, without_defaults
-from fsdpfuzz.case.modules.linear import Linear
+from fsdpfuzz.case.modules.linear import linear_in
 from fsdpfuzz.case.recipe import Value, call
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class TwoNames(Leaf, tag="two_names", frozen=True, kw_only=True):
     """
 
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.two_names.TwoNames",)
-    inner_kinds: ClassVar[tuple[str, ...]] = (Linear.kind(),)
+    inner_kinds: ClassVar[tuple[str, ...]] = (linear_in("layer", 1, 1).kind,)
     bias: bool = True
 
     def width_after(self, width: int, at: str = "$.model") -> int:
@@ -32,8 +32,9 @@ class TwoNames(Leaf, tag="two_names", frozen=True, kw_only=True):
 
     def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:
         """Those of the layer, by its first name."""
-        for name, shape in Linear(out=width, bias=self.bias).own_parameters(width):
-            yield f"layer.{name}", shape
+        layer = linear_in("layer", width, width, bias=self.bias)
+        for name, shape in layer.parameters:
+            yield f"{layer.name}.{name}", shape
 
     def own_ties(self) -> Iterator[tuple[str, str]]:
         """Each has a second one."""

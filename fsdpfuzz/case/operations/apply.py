@@ -77,6 +77,9 @@ class Apply(OperationBase, tag="apply", frozen=True, kw_only=True):
         """
         if self.module and self.module not in a.units:
             raise CaseError(f"{self.module!r} is neither the root nor a unit", path=f"{at}.module")
+        if hidden(a, self.module):
+            text = f"the wrapper around {self.module!r} has another `module`, which is all it wraps"
+            raise CaseError(text, path=f"{at}.module")
         if progress.pending or not progress.reduced:
             raise CaseError("apply in the middle of an iteration", path=at)
         if not a.fsdp1 and (progress.left or may_miss_the_shards(a)):
@@ -116,3 +119,11 @@ class Apply(OperationBase, tag="apply", frozen=True, kw_only=True):
                 if getattr(op, name) != value:
                     program = (*ops[:i], replace(op, **{name: value}), *ops[i + 1 :])
                     yield Simpler(replace(case, program=program), words)
+
+
+def hidden(a: Anatomy, path: str) -> bool:
+    """Whether a wrapper of fsdp1 has something else by a name on the way to a module.
+
+    ``FullyShardedDataParallel.module`` is the module that it wraps.
+    """
+    return a.fsdp1 and "module" in path.split(".")

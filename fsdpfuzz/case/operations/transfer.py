@@ -70,7 +70,7 @@ class Transfer(OperationBase, tag="transfer", frozen=True, kw_only=True):
             about="on when one call loads model and optimizer into another model",
             group="State",
             values=ON,
-            excludes={"on": {"transferred_state": ("off",)}},
+            excludes={"on": {"transferred_state": ("off",), "stored": ("off",)}},
         ),
         "transferred_ranks": Feature(
             about="all, fewer (one, or a group of neighbours): the ranks that load it together",

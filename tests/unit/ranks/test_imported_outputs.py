@@ -15,6 +15,7 @@ from fsdpfuzz.case import (
     Given,
     anatomy,
     case_features,
+    unit_features,
 )
 from tests.unit.ranks.targets import HEAD, structure
 
@@ -68,6 +69,8 @@ def loss(model, batch):
         loss="own",
     )
     assert case_features(anatomy(case))["outputs"] == outputs
+    returns = "tensor" if outputs == "no" else outputs
+    assert unit_features(anatomy(case), "")["returns"] == returns
 
 
 @pytest.mark.parametrize(
@@ -110,3 +113,5 @@ def loss(model, batch):
         loss="own",
     )
     assert case_features(anatomy(case))["outputs"] == outputs
+    returns = "tensor" if outputs == "no" else outputs
+    assert unit_features(anatomy(case), "")["returns"] == returns

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+from fsdpfuzz.case import FEATURES
 from fsdpfuzz.case.policies import Wrap
 from tests.unit.strategies.values import (
     APPLIED,
@@ -207,9 +208,9 @@ NOT_DRAWN: tuple[Together, ...] = (
     ),
     ("what is frozen from the start is left out", {"freeze": ("none",)}, {"state_frozen": LESS}),
     (
-        "what is frozen and tied in models that switch paths lies in a path",
+        "what is frozen in models that switch paths lies in a path",
         {"flips": ("all",)},
-        {"freeze": ("alternate",), "tied": ("within unit",)},
+        {"freeze": ("alternate",)},
     ),
     ("another plan ignores no modules", {"rebuilt": ("other",)}, {"ignored": ON}),
     ("all ranks switch between two iterations", {"flips": ("all",)}, {"steps": ("1",)}),
@@ -226,6 +227,11 @@ NOT_DRAWN: tuple[Together, ...] = (
             "clips": ("1", "2+"),
             "outputs": ("tuple", "dict", "dataclass", "several"),
             "keywords": ("input", "added", "several"),
+            "in_place": ("output", "view"),
+            "side_output": ("plain", "input", "output"),
+            "extra_state": ("tensor", "dict"),
+            "comm_hook": FEATURES["comm_hook"].values[1:],
+            **dict.fromkeys(("uncast_root", "non_root_forward"), ON),
             "wrapper": ON,
             "bare_unit": ON,
             "unit_called_again": ON,
@@ -308,8 +314,9 @@ NOT_DRAWN: tuple[Together, ...] = (
         {"state_rank0": ON, "state_again": ("rank 0",)},
     ),
     (
-        "gradients of some parameters are dropped of units that stay as they are, or some scaled",
-        {"cleared": CLEARED, **RESCALED},
+        "gradients of some parameters are dropped of units that stay as they are, or some scaled, "
+        "or a module named to which something is applied",
+        {"cleared": CLEARED, **RESCALED, "applied_below": ON},
         {"rebuilt": ("same", "other"), "rebuilt_together": ON, "async_save": ON},
     ),
     ("attention is drawn over sequences", ATTENDING, {"inputs": ("dense",)}),

@@ -115,7 +115,7 @@ COMMON = 10.0
 MAX_COMMON = 20
 """How many such pairs may be missing from so small a sample. In 60,000 draws 93 were missing in
 all."""
-RARE = ((1.0, 1.1), (3.0, 2.5), (5.0, 7.0))
+RARE = ((1.0, 1.05), (3.0, 2.3), (5.0, 6.0))
 """Of the rarer pairs that would meet in more cases than the first number: how many times as many
 may be missing as chance leaves out, were any two values drawn independently."""
 CORE = (
