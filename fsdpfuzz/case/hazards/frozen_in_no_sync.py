@@ -1,4 +1,4 @@
-"""What is frozen in a backward behind ``no_sync``, and unfrozen before gradients are reduced."""
+"""Original parameters behind ``no_sync``: frozen there, or the first gradient among others."""
 
 from __future__ import annotations
 
@@ -32,12 +32,22 @@ class FrozenInNoSyncDimension(Hazard):
             open=True,
             apis=("fsdp1",),
         ),
+        "lacked_in_no_sync": Feature(
+            about="on when a backward behind no_sync, which one that reduces follows, gives a "
+            "parameter its first gradient while another of its unit has one (fsdp1 with "
+            "use_orig_params only)",
+            group="Training",
+            values=("off",),
+            open=True,
+            apis=("fsdp1",),
+        ),
     }
 
     def parameter_values(self, a: Anatomy, fqn: str) -> Iterator[tuple[str, str]]:
         """Of one parameter."""
         if a.fsdp1:
             yield "frozen_in_no_sync", on(a.canonical(fqn) in _frozen_in_no_sync(a))
+            yield "lacked_in_no_sync", on(a.canonical(fqn) in _lacked_in_no_sync(a))
 
 
 # The unsharded gradient of a flat parameter has one for each of its parts, frozen ones included
@@ -66,6 +76,34 @@ def _frozen_in_no_sync(a: Anatomy) -> frozenset[str]:
                     found.update(name for name in kept if now.trained[name])
                     kept.clear()
     return frozenset(found)
+
+
+# Before each forward ``_writeback_orig_params`` makes the flat gradient zero where one shows none.
+@lru_cache(maxsize=64)
+def _lacked_in_no_sync(a: Anatomy) -> frozenset[str]:
+    found: set[str] = set()
+    for rank in a.telling_ranks if a.fsdp1 else ():
+        lost: set[str] = set()
+        for i, op, now in a.situations(rank):
+            if op.renews or op.clears_gradients:
+                lost.clear()
+            elif op.waits and op.reduces:
+                found |= lost
+            elif op.waits:
+                b = a.at(i)
+                read = read_by(b, {call.path for call in calls_for_backward(b, op, now)}, op.called)
+                lost |= {name for name in _beside(b, now) & read if now.trained[name]}
+    return frozenset(found)
+
+
+def _beside(a: Anatomy, now: Situation) -> set[str]:
+    """Original parameters without a gradient, beside one with a gradient in a flat parameter."""
+    found: set[str] = set()
+    for owner, parameters in a.managed.items():
+        names = {p.fqn for p in parameters}
+        if owner is not None and not a.options[owner].flat and names & now.graded:
+            found |= names - now.graded
+    return found
 
 
 def _frozen_parts(a: Anatomy, now: Situation) -> set[str]:

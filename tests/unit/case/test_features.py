@@ -351,6 +351,7 @@ SELDOM = {
     "handed_view",
     "hook_moved",
     "kept_norm",
+    "lacked_in_no_sync",
     "lacking_state",
     "lost_change",
     "offloaded_dropout",

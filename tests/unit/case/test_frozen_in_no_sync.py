@@ -23,7 +23,7 @@ from fsdpfuzz.case import (
     check,
     parameter_features,
 )
-from fsdpfuzz.case.operations import RequiresGrad
+from fsdpfuzz.case.operations import ClearGrad, RequiresGrad
 
 NAME = "1.weight"
 FREEZE, UNFREEZE = (RequiresGrad(parameters=(NAME,), value=value) for value in (False, True))
@@ -77,6 +77,38 @@ def test_its_gradient_waits_from_a_time_in_which_it_was_frozen(
 ) -> None:
     assert told(case(*program)) == expected
     assert told(case(*program), "0.weight") == "off"
+
+
+CLEAR = ClearGrad(parameters=(NAME,))
+CLEAR_ALL = ClearGrad(parameters=("0.weight", "0.bias", "1.weight", "1.bias"))
+
+
+# As they were run on gloo, torch 2.13.0, under NO_SHARD: where it is on, the gradient is wrong.
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ((*REDUCED, CLEAR, *DEFERRED, *REDUCED), "on"),
+        ((*REDUCED, CLEAR, ZeroGrad(set_to_none=False), *DEFERRED, *REDUCED), "on"),
+        ((*REDUCED, CLEAR_ALL, *DEFERRED, *REDUCED), "off"),
+        ((FREEZE, *REDUCED, UNFREEZE, *DEFERRED, *REDUCED), "on"),
+        ((FREEZE, *REDUCED, UNFREEZE, *DEFERRED, *DEFERRED, *REDUCED), "on"),
+        ((FREEZE, *REDUCED, UNFREEZE, *DEFERRED), "off"),
+        ((FREEZE, *REDUCED, UNFREEZE, *REDUCED), "off"),
+        ((FREEZE, *REDUCED, UNFREEZE, *REDUCED, *DEFERRED, *REDUCED), "off"),
+        ((FREEZE, *REDUCED, ZeroGrad(), UNFREEZE, *DEFERRED, *REDUCED), "off"),
+        ((*REDUCED, FREEZE, UNFREEZE, *DEFERRED, *REDUCED), "off"),
+        ((*DEFERRED, *REDUCED), "off"),
+    ],
+)
+def test_it_has_its_first_gradient_beside_others_behind_no_sync(
+    program: tuple[Op, ...], expected: str
+) -> None:
+    unit = Fsdp1Unit(path="", sharding="NO_SHARD", use_orig_params=True)
+    given = case(*program, plan=Fsdp1Plan(units=(unit,)))
+    check(given)
+    found = {p.fqn: parameter_features(anatomy(given), p.fqn) for p in anatomy(given).parameters}
+    assert found[NAME]["lacked_in_no_sync"] == expected
+    assert found["0.weight"]["lacked_in_no_sync"] == "off"
 
 
 def test_it_lies_beside_a_trained_one_in_a_flat_parameter_that_is_not_shown() -> None:

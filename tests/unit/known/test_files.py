@@ -110,10 +110,10 @@ FAULTS: tuple[tuple[dict[str, Any], str, str], ...] = (
         {"when": when(parameter={"api": ["x"]})},
         "$.when.parameter",
         "it has changed_alone, counted_steps, cut_along, decaying_state, emptied, empty, "
-        "extension, frozen, frozen_in_no_sync, frozen_with_gradient, lacking, lacking_state, "
-        "left_out_frozen, loaded_frozen, lost_change, made_state, name_within, offloaded_dropout, "
-        "rows, set_early, sharded_along, state_tensors, stateless, stored_low, stored_state, tied, "
-        "transposed, unfrozen_in_inference, unstepped, used",
+        "extension, frozen, frozen_in_no_sync, frozen_with_gradient, lacked_in_no_sync, lacking, "
+        "lacking_state, left_out_frozen, loaded_frozen, lost_change, made_state, name_within, "
+        "offloaded_dropout, rows, set_early, sharded_along, state_tensors, stateless, stored_low, "
+        "stored_state, tied, transposed, unfrozen_in_inference, unstepped, used",
     ),
     (
         {"when": when(case={"api": ["fsdp1", "fsdp3"]})},
