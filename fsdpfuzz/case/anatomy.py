@@ -270,7 +270,7 @@ class Anatomy:
         brought = (
             (source, self.owners[source], units.get(innermost(holder, units) or ""))
             for name, source in self.brought_ties.items()
-            for holder in (name.rpartition(".")[0],)
+            for holder in ((source if self.imported else name).rpartition(".")[0],)
         )
         return (*drawn, *brought)
 

@@ -65,9 +65,11 @@ def _frozen(a: Anatomy) -> Iterator[Do]:
     """Whole modules at once, where all in them is frozen."""
     left = dict.fromkeys(a.case.frozen)
     targets = a.source
+    again = a.brought_ties.items()
     for place in a.places:
         inside = [p.fqn for p in a.parameters if within(p.fqn, place.path) and p.fqn not in targets]
         clear = not any(within(t, place.path) for t in targets)
+        clear &= all(within(s, place.path) for t, s in again if within(t, place.path))
         if len(inside) > 1 and clear and all(name in left for name in inside):
             module = Inside("model", place.path) if place.path else MODEL
             yield Do(call=call(".requires_grad_", module, False))

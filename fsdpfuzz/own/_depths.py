@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -24,6 +24,7 @@ from fsdpfuzz.case import (
     is_sound,
     join,
 )
+from fsdpfuzz.case.units.grouped import together
 from fsdpfuzz.errors import UsageError
 from fsdpfuzz.own._accelerate import Sections, configured, read_configuration
 from fsdpfuzz.own._room import room_for
@@ -172,20 +173,27 @@ def _configured(
 
 def advice(seen: Seen) -> Iterator[str]:
     """What FSDP's documentation says against the plan of a target."""
-    paths = [] if seen.plan is None else [unit.path for unit in seen.plan.units]
-    for source, target in seen.model.ties if paths else ():
-        first, second = (innermost(n.rpartition(".")[0], paths) for n in (source, target))
+    units = _units(seen)
+    for source, target in seen.model.ties if units else ():
+        first, second = (_unit_of(n, units) for n in (source, target))
         if first != second:
-            units = " and ".join(_unit(path) for path in (first, second))
+            lie_in = " and ".join(_unit(path) for path in (first, second))
             yield (
-                f"{source} and {target} are one parameter, but lie in {units}: FSDP needs both in "
+                f"{source} and {target} are one parameter, but lie in {lie_in}: FSDP needs both in "
                 "one unit. Make no unit of the modules that hold them, so that the unit around "
                 "both has it"
             )
-    for fqn in _unmanaged(seen) if paths else ():
+    for fqn in _unmanaged(seen, units) if units else ():
         yield (
             f"{fqn} lies in no unit: FSDP does not average its gradient over ranks. Make the whole "
             "model a unit last"
+        )
+    ignored = list(_ignored(seen))
+    if ignored:
+        more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
+        yield (
+            f"{ignored[0]}{more} is trained, but the unit around it was told to ignore it: FSDP "
+            "does not average its gradient over ranks. Freeze it, or average it before each step"
         )
 
 
@@ -195,10 +203,28 @@ def _scalar(model: Imported) -> str:
     return next(found, "")
 
 
-def _unmanaged(seen: Seen) -> Iterator[str]:
-    paths = [] if seen.plan is None else [unit.path for unit in seen.plan.units]
+def _units(seen: Seen) -> dict[str, str]:
+    """For each module that is one, or one of several that are, the FQN of the unit."""
+    units = () if seen.plan is None else seen.plan.units
+    return {path: unit.path for unit in units for path in together(unit)}
+
+
+def _unit_of(fqn: str, units: Mapping[str, str]) -> str | None:
+    path = innermost(fqn.rpartition(".")[0], units)
+    return None if path is None else units[path]
+
+
+def _ignored(seen: Seen) -> Iterator[str]:
+    """Parameters that their units leave alone, and a backward gives a gradient."""
+    for unit in () if seen.plan is None else seen.plan.units:
+        for module in seen.model.modules:
+            used = {*module.fqns(used=True)} - {*seen.model.own_frozen}
+            yield from (fqn for fqn in unit.ignored_parameters if fqn in used)
+
+
+def _unmanaged(seen: Seen, units: Mapping[str, str]) -> Iterator[str]:
     for module in seen.model.modules:
-        if module.parameters and innermost(module.path, paths) is None:
+        if module.parameters and innermost(module.path, units) is None:
             yield join(module.path, module.parameters[0].name)
             return
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp._common_utils import clean_tensor_name
+from torch.distributed.tensor import DTensor
 
 from fsdpfuzz.case import Fsdp1Plan, Fsdp1Unit, Fsdp2Plan, Fsdp2Unit, Plan
+from fsdpfuzz.case.paths import innermost
 from fsdpfuzz.case.units import HYBRID, options_read
 from fsdpfuzz.steps.fsdp1 import units as units1
 from fsdpfuzz.steps.fsdp2 import units as units2
+from fsdpfuzz.steps.names import parameters
 
 MAX_UNITS = 64
 
@@ -31,11 +35,29 @@ def plan_of(model: nn.Module) -> Plan:
         raise UnreadableError("made no unit: call fully_shard or FullyShardedDataParallel in it")
     if len(first) + len(second) > MAX_UNITS:
         raise UnreadableError(f"made {len(first) + len(second)} units, at most {MAX_UNITS}")
+    left = _ignored(model, dict(first), [path for path, _ in second])
     if first:
-        return Fsdp1Plan(units=tuple(_first(path, unit) for path, unit in first))
+        return Fsdp1Plan(units=tuple(_first(path, unit, left) for path, unit in first))
     return Fsdp2Plan(
-        units=tuple(_second(path, unit, _beside(model, unit)) for path, unit in second)
+        units=tuple(_second(path, unit, _beside(model, unit), left) for path, unit in second)
     )
+
+
+Left = Mapping[str, tuple[str, ...]]
+
+
+def _ignored(model: nn.Module, first: Mapping[str, Any], second: Iterable[str]) -> Left:
+    """By the FQN of a unit what of its parameters it was told to leave alone."""
+    ignored = {id(p) for unit in first.values() for p in unit._ignored_params}
+    paths = frozenset([*first, *second])
+    found: dict[str, list[str]] = {}
+    for name, p in parameters(model, True).items():
+        # fsdp2 makes a DTensor of each that it manages.
+        left = id(p) in ignored if first else not isinstance(p, DTensor)
+        unit = innermost(name.rpartition(".")[0], paths) if left else None
+        if unit is not None:
+            found.setdefault(unit, []).append(name)
+    return {unit: tuple(names) for unit, names in found.items()}
 
 
 def _beside(model: nn.Module, unit: Any) -> tuple[str, ...]:
@@ -84,7 +106,7 @@ def _sizes(ranks: list[int], shard: int) -> tuple[int, int]:
     return world // shard, shard
 
 
-def _first(path: str, unit: Any) -> Fsdp1Unit:
+def _first(path: str, unit: Any, left: Left) -> Fsdp1Unit:
     name = unit.sharding_strategy.name
     policy = unit.mixed_precision
     dtypes = {} if policy is None else {"buffer": _name(policy.buffer_dtype), **_dtypes(policy)}
@@ -93,17 +115,23 @@ def _first(path: str, unit: Any) -> Fsdp1Unit:
         "originals": bool(unit._use_orig_params),
         "on_cpu": unit._handle is not None and bool(unit._handle._offload_params),
         "dtypes": dtypes,
+        "ignored": left.get(path, ()),
     }
     return Fsdp1Unit(path=path, **options_read(Fsdp1Unit, told))
 
 
-def _second(path: str, unit: Any, beside: tuple[str, ...]) -> Fsdp2Unit:
+def _second(path: str, unit: Any, beside: tuple[str, ...], left: Left) -> Fsdp2Unit:
     state = unit._get_fsdp_state()
     group = state._fsdp_param_group
     policy = state._mp_policy
     offloads = group is not None and type(group.offload_policy).__name__ == "CPUOffloadPolicy"
     dtypes = {"output": _name(policy.output_dtype), **_dtypes(policy)}
-    told = {"originals": True, "on_cpu": offloads, "dtypes": dtypes}
+    told = {
+        "originals": True,
+        "on_cpu": offloads,
+        "dtypes": dtypes,
+        "ignored": left.get(path, ()),
+    }
     return Fsdp2Unit(path=path, grouped=beside, **options_read(Fsdp2Unit, told))
 
 

@@ -58,6 +58,14 @@ class First:
             device_id=torch.device("cpu"),
         )
 """
+IGNORING = """
+class Second:
+    def shard(model, mesh):
+        fully_shard(model, mesh=mesh, ignored_params={model.head.bias})
+class First:
+    def shard(model, mesh):
+        return FSDP(model, ignored_states=[model.head.bias], device_id=torch.device("cpu"))
+"""
 SCALAR = """
 class Scaled(Net):
     def __init__(self):
@@ -97,6 +105,18 @@ def test_without_float64_a_fault_is_found_and_its_script_shows_it(tmp_path: Path
     assert "(confirmed)" in done.stdout
     assert "fully_shard(model, mesh=" in found["plan"]
     assert "wrapped by" in done.stdout
+
+
+@pytest.mark.parametrize("part", [":Second", ":First"])
+def test_what_is_ignored_is_trained_by_each_rank_alone_and_said(part: str, tmp_path: Path) -> None:
+    done = check(tmp_path, IGNORING, "--as-is", "--max-examples", "3", part=part)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "head.bias is trained, but the unit around it was told to ignore it" in done.stderr
+    # Its gradient is not averaged, as the plan says: no finding is made of it.
+    assert re.search(r"findings, new +0", done.stdout), done.stdout
+    frozen = "def freeze(model): model.head.bias.requires_grad_(False)\n"
+    done = check(tmp_path, IGNORING + frozen, "--as-is", "--max-examples", "3", part=part)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("part", [":Second", ":First"])

@@ -60,7 +60,7 @@ class Option(Dimension):
         """The value that a unit has of which FSDP itself tells; None for PyTorch's default.
 
         ``told`` has the name of the strategy, whether parameters show as they were and whether
-        they lie on the CPU, and dtypes by what they are for.
+        they lie on the CPU, dtypes by what they are for, and what is ignored.
         """
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsdpfuzz.case.dimension import ON, Feature
@@ -36,6 +36,10 @@ class IgnoredParameters(Listing):
         named = tuple(Inside("model", fqn) for fqn in value)
         made = Items("list" if first else "set", named) if named else None
         yield "ignored_states" if first else "ignored_params", made
+
+    def read(self, told: Mapping[str, Any]) -> Any:
+        """Those that it left alone, though no module may have been named."""
+        return told["ignored"]
 
     def words(self, value: Any) -> str:
         """``ignores 0.weight``."""

@@ -34,6 +34,7 @@ from fsdpfuzz.case import (
     encode,
     lower,
     parameter_features,
+    unit_features,
     within,
 )
 from fsdpfuzz.case.modules.imported import called_alike
@@ -279,3 +280,32 @@ def test_modules_beside_one_that_hangs_on_the_data_may_hang_on_it_too() -> None:
     paths = ["", "router", "experts", "experts.0", "experts.0.up", "experts.1", "head"]
     counts = [{"": 1, "router": 1, "experts.0": 1, "experts.1": n, "head": 1} for n in (0, 1)]
     assert called_alike(counts, paths) == {"", "router", "experts", "head"}
+
+
+@pytest.mark.parametrize(
+    ("frozen", "expected"),
+    [((), "off"), (("b.weight",), "on"), (("a.weight",), "off"), (("a.weight", "b.weight"), "on")],
+)
+def test_what_the_last_of_several_modules_may_put_out(
+    frozen: tuple[str, ...], expected: str
+) -> None:
+    """What they are given nobody knows: the first may put out what requires grad in any case."""
+    weight = ImportedParameter(name="weight", shape=(3, 3))
+    model = Imported(
+        target="mymodel.py",
+        modules=(
+            ImportedModule(path="", cls="Net", alone=True),
+            ImportedModule(path="a", cls="Linear", alone=True, parameters=(weight,)),
+            ImportedModule(path="b", cls="Linear", alone=True, parameters=(weight,)),
+        ),
+        calls=("a", "b"),
+    )
+    case = CaseSpec(
+        world_size=2,
+        model=model,
+        inputs=Given(),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="a", grouped=("b",)))),
+        frozen=frozen,
+        program=(Forward(), Backward()),
+    )
+    assert unit_features(anatomy(case), "a")["quiet_end"] == expected

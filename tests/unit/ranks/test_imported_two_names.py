@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fsdpfuzz.case import (
     CaseSpec,
     Fsdp1Plan,
     Fsdp1Unit,
+    Fsdp2Plan,
+    Fsdp2Unit,
     Given,
     Imported,
     StateDict,
     Tie,
     anatomy,
     case_features,
+    unit_features,
 )
+from fsdpfuzz.case.building import build_of
+from fsdpfuzz.case.recipe import Call, Do, Inside
 from fsdpfuzz.expect.state_dict import state_keys
 from tests.unit.ranks.targets import HEAD, structure
 
@@ -90,6 +96,30 @@ def test_no_unit_is_made_of_it_nor_of_what_holds_it_once(made: Imported) -> None
 def test_what_holds_all_of_its_names_may_be_a_unit(tmp_path: Path) -> None:
     text = T5 + "def model(): return nn.Sequential(T5(), nn.Linear(2, 2))"
     assert "0" in {m.path for m in structure(tmp_path, text).modules if m.alone}
+
+
+def test_what_holds_it_once_is_not_frozen_at_once(made: Imported) -> None:
+    """``encoder.requires_grad_(False)`` would freeze the shared layer, too."""
+    layer = ("encoder.layer.weight", "encoder.layer.bias")
+    given = msgspec.structs.replace(case_of(made), frozen=layer)
+    assert frozen_by(given) == ["encoder.layer"]
+    shared = tuple(f"shared.0.{name}" for name in ("weight", "bias"))
+    given = msgspec.structs.replace(given, frozen=(*shared, *layer))
+    assert frozen_by(given) == ["shared", "encoder.layer"]
+
+
+def frozen_by(case: CaseSpec) -> list[str]:
+    """The modules whose parameters are frozen at once."""
+    calls = (item.call for item in build_of(anatomy(case)).body if isinstance(item, Do))
+    asked = (c.args for c in calls if isinstance(c, Call) and c.function == ".requires_grad_")
+    return [at.path for at, *rest in asked if isinstance(at, Inside) and rest]
+
+
+def test_a_unit_of_it_is_one_of_all_its_names(made: Imported) -> None:
+    plan = Fsdp2Plan(units=(Fsdp2Unit(path=""), Fsdp2Unit(path="shared")))
+    a = anatomy(msgspec.structs.replace(case_of(made), plan=plan, program=(StateDict(),)))
+    assert a.split_ties == ()
+    assert unit_features(a, "shared")["tied"] == "within unit"
 
 
 def test_a_local_state_dict_has_none_of_its_names(made: Imported) -> None:

@@ -118,3 +118,17 @@ def test_units_stay_where_nobody_knows_what_runs_in_their_precision() -> None:
         given[name] = {tuple(unit.path for unit in c.plan.units) for c in drawn(strategy, 100)}
     assert given["unknown"] == {("", "first")}
     assert given["known"] >= {("", "first"), ("",), ("", "first", "second")}
+
+
+def test_what_is_used_outside_of_its_calls_is_in_no_list_of_modules() -> None:
+    """Else it would be read before the first of the list is called: sharded."""
+    modules = (
+        ImportedModule(path="", cls="Net", alone=True),
+        *(_module(path, alone=path != "second") for path in ("first", "second", "third")),
+    )
+    model = msgspec.structs.replace(
+        MODEL, modules=modules, calls=("first", "second", "third"), wrapped=False
+    )
+    found = drawn(cases(apis=("fsdp2",), model=model), 400)
+    listed = {(unit.path, *unit.grouped) for case in found for unit in case.plan.units}
+    assert {paths for paths in listed if len(paths) > 1} == {("first", "third")}
