@@ -39,6 +39,7 @@ from tests.unit.repro.examples import single_unit
 
 NUMBER = int(os.environ.get("FSDPFUZZ_SCRIPTS", "40"))
 KNOWN = Known.load(Path(__file__).parents[2] / "corpus" / "known")
+ALIASED = "fsdp1-offloaded-optimizer-state"
 DRAWN = st.one_of([item.strategy(Scope()) for item in PROPERTIES.values()])
 SMALL = [seed for seed in SEEDS if seed.document != "004" and not seed.needs]
 SETTINGS = settings(
@@ -79,7 +80,10 @@ def failures(seen: Observation) -> list[str]:
 @settings(SETTINGS, max_examples=NUMBER)
 @given(case=DRAWN)
 def test_a_script_computes_the_losses_of_the_ranks(case: CaseSpec, comparing: Pool) -> None:
-    assert failures(comparing.run(case)) == [], as_document(case)
+    seen = comparing.run(case)
+    # Tensors of a state that are one change with whoever looks at them.
+    assume(ALIASED not in KNOWN.covering(case, torch=seen.torch, backend=seen.backend))
+    assert failures(seen) == [], as_document(case)
 
 
 @pytest.mark.parametrize("added", [False, True])
