@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -47,7 +48,11 @@ Left = Mapping[str, tuple[str, ...]]
 
 
 def _ignored(model: nn.Module, first: Mapping[str, Any], second: Iterable[str]) -> Left:
-    """By the FQN of a unit what of its parameters it was told to leave alone."""
+    """By the FQN of a unit what of its parameters it was told to leave alone.
+
+    :class:`UnreadableError` for one with several names, of which a case cannot say so.
+    """
+    names = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     ignored = {id(p) for unit in first.values() for p in unit._ignored_params}
     paths = frozenset([*first, *second])
     found: dict[str, list[str]] = {}
@@ -55,6 +60,10 @@ def _ignored(model: nn.Module, first: Mapping[str, Any], second: Iterable[str]) 
         # fsdp2 makes a DTensor of each that it manages.
         left = id(p) in ignored if first else not isinstance(p, DTensor)
         unit = innermost(name.rpartition(".")[0], paths) if left else None
+        if unit is not None and names[id(p)] > 1:
+            raise UnreadableError(
+                f"ignores {name!r}, which has other names: that cannot be checked"
+            )
         if unit is not None:
             found.setdefault(unit, []).append(name)
     return {unit: tuple(names) for unit, names in found.items()}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FrozenInNoSyncDimension(Hazard):
-    """Gradients of frozen original parameters, which a flat gradient keeps."""
+    """Gradients of original parameters, which a flat gradient keeps or loses."""
 
     name = "frozen_in_no_sync"
     parameter_features: ClassVar[Mapping[str, Feature]] = {

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import fully_shard
 
-from fsdpfuzz.ranks._imported_plan import plan_of
+from fsdpfuzz.ranks._imported_plan import UnreadableError, plan_of
 from tests.unit.steps.alone import CPU, as_rank
 
 
@@ -50,3 +50,18 @@ def test_what_lies_in_no_unit_is_not_ignored() -> None:
         fully_shard(scaled.layer)
         plan = plan_of(nn.Sequential(scaled, nn.Linear(2, 1)))
     assert [(u.path, u.ignored_parameters) for u in plan.units] == [("0.layer", ())]
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_what_is_ignored_has_one_name(second: bool) -> None:
+    with as_rank(0, 2):
+        first, other = Scaled(), Scaled()
+        other.scale = first.scale
+        model = nn.Sequential(first, other)
+        if second:
+            fully_shard(model, ignored_params={first.scale})
+            made: nn.Module = model
+        else:
+            made = FSDP(model, ignored_states=[first.scale], device_id=CPU)
+        with pytest.raises(UnreadableError, match=r"ignores '0\.scale', which has other names"):
+            plan_of(made)
