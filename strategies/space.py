@@ -29,7 +29,6 @@ from fsdpfuzz.case import (
     Option,
     Plan,
     Tie,
-    is_sound,
     written,
 )
 from fsdpfuzz.case.mesh import own_mesh
@@ -110,7 +109,7 @@ class _Written:
         if own is None or not (self.always or d.chance(50)):
             return
         program = written(self.words, d.case.plan, clips=own.clips)
-        if is_sound(msgspec.structs.replace(d.case, program=program)):
+        if d.accepts(msgspec.structs.replace(d.case, program=program)):
             d.put(program=program)
 
 

@@ -101,7 +101,9 @@ def program_of(target: Plain, structure: Imported, plan: Plan | None) -> tuple[s
     if not 0 < len(words) <= LONGEST:
         raise Trouble(f"program() lists {len(words)} words: list from 1 to {LONGEST}")
     try:
-        check(target.case(structure, plan or Fsdp2Plan(units=(Fsdp2Unit(path=""),)), words))
+        case = target.case(structure, plan or Fsdp2Plan(units=(Fsdp2Unit(path=""),)), words)
+        # As simple as one can be: which one it is the words do not say.
+        check(replace(case, optimizer=case.optimizer and replace(case.optimizer, foreach=False)))
     except CaseError as error:
         raise Trouble(f"program(): {error.reason}") from None
     except UsageError as error:

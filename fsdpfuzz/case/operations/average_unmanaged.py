@@ -76,12 +76,12 @@ def noted(a: Anatomy, op: OperationBase, progress: Progress) -> None:
     if op.gives_gradients:
         progress.own = True
     # A gradient alone parts nobody: values differ from the first step on that nobody averaged for.
-    elif op.steps_optimizer and progress.own and _trained(a):
+    elif op.steps_optimizer and progress.own and trains_unmanaged(a):
         progress.apart = True
 
 
-def _trained(a: Anatomy) -> bool:
-    """Whether any of it is trained somewhere in the program."""
+def trains_unmanaged(a: Anatomy) -> bool:
+    """Whether any parameter that no unit manages is trained somewhere in the program."""
     names = unmanaged(a)
     return any(now.trained[fqn] for _, _, now in a.situations(0) for fqn in names)
 
@@ -94,6 +94,6 @@ def _said(a: Anatomy) -> str:
         if isinstance(op, AverageUnmanaged):
             progress.own = False
         noted(a, op, progress)
-    if not _trained(a) or not any(op.steps_optimizer for op in a.case.program):
+    if not trains_unmanaged(a) or not any(op.steps_optimizer for op in a.case.program):
         return "idle"
     return "apart" if progress.apart else "averaged"

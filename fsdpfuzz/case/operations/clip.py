@@ -11,7 +11,7 @@ from msgspec import Meta
 from fsdpfuzz.case.base import on
 from fsdpfuzz.case.dimension import ON, Feature, Simpler, one
 from fsdpfuzz.case.lacking import may_lack_grads
-from fsdpfuzz.case.operations.average_unmanaged import unmanaged
+from fsdpfuzz.case.operations.average_unmanaged import trains_unmanaged
 from fsdpfuzz.case.operations.base import Listed, OperationBase, Progress, Word
 from fsdpfuzz.case.operations.requires_grad import alone_at
 from fsdpfuzz.case.recipe import MODEL, Do, Global, Statement, Value, Variable, call
@@ -114,11 +114,12 @@ class Clip(OperationBase, tag="clip", frozen=True, kw_only=True):
         if a.fsdp1 and self.error_if_nonfinite:
             raise CaseError("an option of fsdp2 alone", path=f"{at}.error_if_nonfinite")
         # Unless the user averages them there are others on each rank, so there is no one norm.
-        if unmanaged(a) and (progress.own or progress.apart):
+        left = trains_unmanaged(a)
+        if left and (progress.own or progress.apart):
             raise CaseError("clip where ranks differ in what no unit manages", path=at)
         # One norm of tensors and DTensors torch does not take: ``_get_total_norm`` in
         # torch/nn/utils/clip_grad.py stacks the norms of all gradients.
-        if unmanaged(a) and not a.fsdp1:
+        if left and not a.fsdp1:
             raise CaseError("clip with a parameter that no unit manages", path=at)
 
     def steps(self, lowering: Lowering) -> Iterator[Statement]:

@@ -12,6 +12,7 @@ from fsdpfuzz.case import (
     Fsdp1Unit,
     Fsdp2Unit,
     Linear,
+    Optimizer,
     Rebuild,
     Sequential,
     Step,
@@ -102,7 +103,12 @@ def test_there_is_no_one_norm_where_ranks_keep_gradients_of_their_own(
     check(case)
     units = (unit(path="", ignored=("0",)),)
     plan = msgspec.structs.replace(case.plan, units=units)
-    assert "no unit manages" in refused(msgspec.structs.replace(case, plan=plan))
+    left = msgspec.structs.replace(case, plan=plan)
+    assert "no unit manages" in refused(left)
+    # What is frozen has none.
+    ignored = tuple(p.fqn for p in anatomy(left).parameters if p.fqn.startswith("0."))
+    assert ignored
+    check(msgspec.structs.replace(left, frozen=ignored, optimizer=Optimizer(foreach=False)))
 
 
 def test_a_variant_trains_with_the_gradients_of_the_case() -> None:

@@ -132,3 +132,15 @@ def test_what_is_used_outside_of_its_calls_is_in_no_list_of_modules() -> None:
     found = drawn(cases(apis=("fsdp2",), model=model), 400)
     listed = {(unit.path, *unit.grouped) for case in found for unit in case.plan.units}
     assert {paths for paths in listed if len(paths) > 1} == {("first", "third")}
+
+
+def test_their_own_program_goes_with_what_a_unit_ignores() -> None:
+    """The optimizer is drawn behind the program, and takes no list of tensors and DTensors then."""
+    unit = Fsdp2Unit(path="", ignored_parameters=("first.bias",))
+    plan, words = Fsdp2Plan(units=(unit,)), ("forward_backward", "clip", "step")
+    # It is frozen by their own code, so a norm has no part in it.
+    model = msgspec.structs.replace(MODEL, functions=("model", "batch", "shard"))
+    found = drawn(cases(apis=("fsdp2",), model=model, plan=plan, words=words), 30)
+    assert {case.program for case in found} == {written(words, plan)}
+    for case in found:
+        check(case)
