@@ -124,7 +124,7 @@ def _first(path: str, unit: Any, left: Left) -> Fsdp1Unit:
         "originals": bool(unit._use_orig_params),
         "on_cpu": unit._handle is not None and bool(unit._handle._offload_params),
         "dtypes": dtypes,
-        "ignored": left.get(path, ()),
+        "left_alone": left.get(path, ()),
     }
     return Fsdp1Unit(path=path, **options_read(Fsdp1Unit, told))
 
@@ -139,7 +139,7 @@ def _second(path: str, unit: Any, beside: tuple[str, ...], left: Left) -> Fsdp2U
         "originals": True,
         "on_cpu": offloads,
         "dtypes": dtypes,
-        "ignored": left.get(path, ()),
+        "left_alone": left.get(path, ()),
     }
     return Fsdp2Unit(path=path, grouped=beside, **options_read(Fsdp2Unit, told))
 

@@ -39,7 +39,7 @@ class IgnoredParameters(Listing):
 
     def read(self, told: Mapping[str, Any]) -> Any:
         """Those that it left alone, though no module may have been named."""
-        return told["ignored"]
+        return told["left_alone"]
 
     def words(self, value: Any) -> str:
         """``ignores 0.weight``."""
