@@ -17,10 +17,11 @@ def test_they_are_drawn_in_each_way_and_beside_each_option() -> None:
     assert 0.04 < len(told) / len(found) < 0.15
     counts = Counter(item["extensions"] for item in told)
     assert min(counts[way] for way in ("split", "wider", "mixed")) >= 10, counts
-    # Of all focuses: one case in a hundred of these begins on the meta device.
-    every = [features_of(case) for case in everything() if case.extensions]
-    for name in ("precision", "cpu_offload", "ignored", "state_dict", "meta_init", "checkpoint"):
-        assert len({item[name] for item in every}) > 1, name
+    for name in ("precision", "cpu_offload", "ignored", "state_dict", "checkpoint"):
+        assert len({item[name] for item in told}) > 1, name
+    # One in a hundred of these begins on the meta device: too few for one focus.
+    begin = {features_of(case)["meta_init"] for case in everything() if case.extensions}
+    assert len(begin) > 1
 
 
 def test_they_shrink_to_one_in_two_parts_and_to_none() -> None:
