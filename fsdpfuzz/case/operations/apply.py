@@ -78,7 +78,7 @@ class Apply(OperationBase, tag="apply", frozen=True, kw_only=True):
         if self.module and self.module not in a.units:
             raise CaseError(f"{self.module!r} is neither the root nor a unit", path=f"{at}.module")
         if hidden(a, self.module):
-            text = f"the wrapper around {self.module!r} has another `module`, which is all it wraps"
+            text = f"name the root: before {self.module!r} comes a wrapper with its own `module`"
             raise CaseError(text, path=f"{at}.module")
         if progress.pending or not progress.reduced:
             raise CaseError("apply in the middle of an iteration", path=at)

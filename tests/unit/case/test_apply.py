@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from fsdpfuzz.case import (
     CaseSpec,
     Dense,
     Forward,
+    Given,
     Idle,
+    Imported,
     Linear,
     Op,
     Optimizer,
@@ -21,16 +24,20 @@ from fsdpfuzz.case import (
     Step,
     Tie,
     Variant,
+    ZeroGrad,
     anatomy,
     check,
     features,
     lower,
 )
+from fsdpfuzz.case.modules import ImportedModule, ImportedParameter
 from fsdpfuzz.case.operations import Apply
 from fsdpfuzz.case.recipe import MODEL, Do, Inside, Operation, call
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.expect import traffic
+from fsdpfuzz.loop._hypothesis import drive
 from fsdpfuzz.reduce import simpler
+from fsdpfuzz.strategies import cases
 from tests.unit.case.test_units import fsdp1, fsdp2, make
 
 MODEL_OF_TWO = Sequential(children=(Linear(out=4), Linear(out=4)))
@@ -160,3 +167,54 @@ def test_fsdp2_gathers_nothing_for_what_takes_no_whole_parameter() -> None:
     assert gathers(fsdp2("", "1"), *TRAIN, Apply()) == []
     smooth = sound(fsdp2("", "1"), *TRAIN, Apply(smooth=True))
     assert 3 not in traffic(anatomy(smooth), 0)
+
+
+OWN = Imported(
+    target="mine.py",
+    modules=tuple(
+        ImportedModule(
+            path=path,
+            cls="Linear",
+            alone=True,
+            parameters=(ImportedParameter(name="weight", shape=(2, 2)),),
+        )
+        for path in ("", "module", "module.inner", "other")
+    ),
+    calls=("module", "module.inner", "other"),
+)
+
+
+def of_own(plan: Plan, module: str) -> CaseSpec:
+    return CaseSpec(
+        world_size=2,
+        model=OWN,
+        inputs=Given(),
+        plan=plan,
+        program=(*TRAIN, ZeroGrad(), Apply(module=module)),
+    )
+
+
+def test_a_module_that_has_the_name_of_what_fsdp1_wraps() -> None:
+    """``model.module`` is the whole model then, and not the user's own ``module``."""
+    paths = ("", "module", "module.inner", "other")
+    for path in paths[1:3]:
+        with pytest.raises(CaseError, match="a wrapper with its own `module`"):
+            check(of_own(fsdp1(*paths), path))
+        check(of_own(fsdp2(*paths), path))
+    for path in ("", "other"):
+        check(of_own(fsdp1(*paths), path))
+
+
+def test_none_is_drawn_of_such_a_module() -> None:
+    seen = Counter[tuple[str, bool]]()
+
+    def look(given: CaseSpec) -> None:
+        check(given)
+        for op in given.program:
+            if isinstance(op, Apply) and op.module:
+                seen[given.api, "module" in op.module.split(".")] += 1
+
+    drive(cases(model=OWN), look, seed=1, max_examples=2000)
+    assert seen["fsdp1", False]
+    assert seen["fsdp2", True]
+    assert not seen["fsdp1", True]
