@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from fsdpfuzz.case import Fsdp1Plan, Fsdp1Unit, Fsdp2Plan, Fsdp2Unit, Plan
 from fsdpfuzz.case.paths import innermost
 from fsdpfuzz.case.units import HYBRID, options_read
+from fsdpfuzz.ranks._imported_watch import names_of
 from fsdpfuzz.steps.fsdp1 import units as units1
 from fsdpfuzz.steps.fsdp2 import units as units2
 from fsdpfuzz.steps.names import parameters
@@ -36,36 +36,36 @@ def plan_of(model: nn.Module) -> Plan:
         raise UnreadableError("made no unit: call fully_shard or FullyShardedDataParallel in it")
     if len(first) + len(second) > MAX_UNITS:
         raise UnreadableError(f"made {len(first) + len(second)} units, at most {MAX_UNITS}")
-    left = _ignored(model, dict(first), [path for path, _ in second])
+    beside = {path: _beside(model, unit) for path, unit in second}
+    left = _ignored(model, [unit for _, unit in first], beside)
     if first:
         return Fsdp1Plan(units=tuple(_first(path, unit, left) for path, unit in first))
-    return Fsdp2Plan(
-        units=tuple(_second(path, unit, _beside(model, unit), left) for path, unit in second)
-    )
+    return Fsdp2Plan(units=tuple(_second(path, u, beside[path], left) for path, u in second))
 
 
 Left = Mapping[str, tuple[str, ...]]
 
 
-def _ignored(model: nn.Module, first: Mapping[str, Any], second: Iterable[str]) -> Left:
+def _ignored(model: nn.Module, first: Sequence[Any], second: Left) -> Left:
     """By the FQN of a unit what of its parameters it was told to leave alone.
 
-    :class:`UnreadableError` for one with several names, of which a case cannot say so.
+    ``first`` are the units of fsdp1; ``second`` has those of fsdp2 by their FQN, with their other
+    modules. :class:`UnreadableError` for a parameter with several names, of which a case cannot
+    say so.
     """
-    names = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
-    ignored = {id(p) for unit in first.values() for p in unit._ignored_params}
-    paths = frozenset([*first, *second])
+    several = {clean_tensor_name(names[0]) for names in names_of(model) if len(names) > 1}
+    ignored = {id(p) for unit in first for p in unit._ignored_params}
+    units = {path: path for path, _ in units1.units(model)}
+    units |= {module: path for path, others in second.items() for module in (path, *others)}
     found: dict[str, list[str]] = {}
     for name, p in parameters(model, True).items():
         # fsdp2 makes a DTensor of each that it manages.
         left = id(p) in ignored if first else not isinstance(p, DTensor)
-        unit = innermost(name.rpartition(".")[0], paths) if left else None
-        if unit is not None and names[id(p)] > 1:
-            raise UnreadableError(
-                f"ignores {name!r}, which has other names: that cannot be checked"
-            )
-        if unit is not None:
-            found.setdefault(unit, []).append(name)
+        module = innermost(name.rpartition(".")[0], units) if left else None
+        if module is not None and name in several:
+            raise UnreadableError(f"ignores {name!r}, which has other names: not checked yet")
+        if module is not None:
+            found.setdefault(units[module], []).append(name)
     return {unit: tuple(names) for unit, names in found.items()}
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import fully_shard
 
+from fsdpfuzz.case import Fsdp2Plan
 from fsdpfuzz.ranks._imported_plan import UnreadableError, plan_of
 from tests.unit.steps.alone import CPU, as_rank
 
@@ -41,6 +42,20 @@ def test_what_fsdp2_ignores() -> None:
     assert [(u.path, u.ignored_parameters) for u in plan.units] == [
         ("", ("0.scale",)),
         ("0.layer", ()),
+    ]
+
+
+def test_what_a_list_of_modules_ignores_is_told_of_the_list() -> None:
+    with as_rank(0, 2):
+        first, second = nn.Linear(2, 2), Scaled()
+        model = nn.Sequential(first, second)
+        fully_shard([first, second], ignored_params={second.scale})
+        fully_shard(model, ignored_params={second.scale})
+        plan = plan_of(model)
+    assert isinstance(plan, Fsdp2Plan)
+    assert [(u.path, u.grouped, u.ignored_parameters) for u in plan.units] == [
+        ("", (), ()),
+        ("0", ("1",), ("1.scale",)),
     ]
 
 
