@@ -216,10 +216,10 @@ def _unit_of(fqn: str, units: Mapping[str, str]) -> str | None:
 
 def _ignored(seen: Seen) -> Iterator[str]:
     """Parameters that their units leave alone, and a backward gives a gradient."""
+    used = {fqn for module in seen.model.modules for fqn in module.fqns(used=True)}
+    trained = used.difference(seen.model.own_frozen)
     for unit in () if seen.plan is None else seen.plan.units:
-        for module in seen.model.modules:
-            used = {*module.fqns(used=True)} - {*seen.model.own_frozen}
-            yield from (fqn for fqn in unit.ignored_parameters if fqn in used)
+        yield from (fqn for fqn in unit.ignored_parameters if fqn in trained)
 
 
 def _unmanaged(seen: Seen, units: Mapping[str, str]) -> Iterator[str]:

@@ -32,13 +32,12 @@ class TwoNames(Leaf, tag="two_names", frozen=True, kw_only=True):
 
     def own_parameters(self, width: int) -> Iterator[tuple[str, Shape]]:
         """Those of the layer, by its first name."""
-        layer = linear_in("layer", width, width, bias=self.bias)
-        for name, shape in layer.parameters:
-            yield f"{layer.name}.{name}", shape
+        for name, shape in linear_in("layer", width, width, bias=self.bias).parameters:
+            yield f"layer.{name}", shape
 
     def own_ties(self) -> Iterator[tuple[str, str]]:
         """Each has a second one."""
-        for name in ("weight", "bias") if self.bias else ("weight",):
+        for name, _ in linear_in("layer", 1, 1, bias=self.bias).parameters:
             yield f"layer.{name}", f"again.{name}"
 
     def module(self, width: int, build: Build) -> Value:

@@ -83,7 +83,8 @@ def noted(a: Anatomy, op: OperationBase, progress: Progress) -> None:
 def trains_unmanaged(a: Anatomy) -> bool:
     """Whether any parameter that no unit manages is trained somewhere in the program."""
     names = unmanaged(a)
-    return any(now.trained[fqn] for _, _, now in a.situations(0) for fqn in names)
+    # Few cases have any: the program of all others is not followed.
+    return bool(names) and any(now.trained[n] for _, _, now in a.situations(0) for n in names)
 
 
 def _said(a: Anatomy) -> str:

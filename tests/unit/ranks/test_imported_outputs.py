@@ -22,6 +22,22 @@ from tests.unit.ranks.targets import HEAD, structure
 pytestmark = pytest.mark.usefixtures("forgotten_targets")
 
 
+def told_of(folder: Path, text: str) -> str:
+    """The feature of a model that is one unit, which the unit tells of as well."""
+    case = CaseSpec(
+        world_size=2,
+        model=structure(folder, HEAD + text),
+        inputs=Given(),
+        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
+        program=(Forward(), Backward()),
+        loss="own",
+    )
+    outputs = case_features(anatomy(case))["outputs"]
+    returns = unit_features(anatomy(case), "")["returns"]
+    assert returns == ("tensor" if outputs == "no" else outputs)
+    return outputs
+
+
 @pytest.mark.parametrize(
     ("returned", "known", "outputs"),
     [
@@ -59,18 +75,7 @@ def loss(model, batch):
         made = next(iter(each.values() if isinstance(each, dict) else each))
     return made.mean()
 """
-    made = structure(tmp_path, HEAD + text)
-    case = CaseSpec(
-        world_size=2,
-        model=made,
-        inputs=Given(),
-        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
-        program=(Forward(), Backward()),
-        loss="own",
-    )
-    assert case_features(anatomy(case))["outputs"] == outputs
-    returns = "tensor" if outputs == "no" else outputs
-    assert unit_features(anatomy(case), "")["returns"] == returns
+    assert told_of(tmp_path, text) == outputs
 
 
 @pytest.mark.parametrize(
@@ -103,15 +108,4 @@ def loss(model, batch):
     model(batch)
     return model.kept.mean()
 """
-    made = structure(tmp_path, HEAD + text)
-    case = CaseSpec(
-        world_size=2,
-        model=made,
-        inputs=Given(),
-        plan=Fsdp2Plan(units=(Fsdp2Unit(path=""),)),
-        program=(Forward(), Backward()),
-        loss="own",
-    )
-    assert case_features(anatomy(case))["outputs"] == outputs
-    returns = "tensor" if outputs == "no" else outputs
-    assert unit_features(anatomy(case), "")["returns"] == returns
+    assert told_of(tmp_path, text) == outputs
