@@ -194,9 +194,8 @@ def unit_of(plan: Plan, path: str) -> Unit:
 
 
 def with_units(case: CaseSpec, units: Sequence[Any]) -> CaseSpec:
-    """The case with other units; a policy over the root alone becomes a plain call."""
+    """The case with other units; a policy that names none but the root becomes a plain call."""
     plan = case.plan
-    # A policy that names nothing makes the same units as a plain call.
     if isinstance(plan, Fsdp1Plan) and plan.wrap == "custom_policy" and len(units) == 1:
         return msgspec.structs.replace(case, plan=Fsdp1Plan(units=tuple(units)))
     return msgspec.structs.replace(case, plan=msgspec.structs.replace(plan, units=tuple(units)))
@@ -205,19 +204,21 @@ def with_units(case: CaseSpec, units: Sequence[Any]) -> CaseSpec:
 _LEFT_ALONE = ("ignored", "ignored_parameters")
 
 
-def by_hand(case: CaseSpec, paths: Sequence[str]) -> CaseSpec:
-    """The case (fsdp1) with the units at ``paths`` wrapped one by one, their options as now."""
-    listed, first = {unit.path: unit for unit in case.plan.units}, case.plan.units[0]
+def by_hand(case: CaseSpec, plan: Fsdp1Plan, paths: Sequence[str]) -> CaseSpec:
+    """The case with the units at ``paths`` of its plan wrapped one by one, their options as now."""
     kinds = {p.path: p.kind for p in places_of(case.model, case.inputs.width_out())}
+    root = root_of(plan)
 
-    def told(path: str) -> Unit:
-        # Of what lies in it, as a policy passes on what the root is told.
-        own = {o: tuple(p for p in getattr(first, o) if within(p, path)) for o in _LEFT_ALONE}
-        made = msgspec.structs.replace(first, path=path, **own)
-        return in_full(made) if kinds[path] in kept_out(first) else made
+    def told(path: str) -> Any:
+        unit = unit_of(plan, path)
+        if not plan.by_policy:
+            return unit
+        # The root's call says what all ignore, and what is kept out of mixed precision.
+        own = {o: tuple(p for p in getattr(root, o) if within(p, path)) for o in _LEFT_ALONE}
+        made = msgspec.structs.replace(unit, path=path, **own)
+        return in_full(made) if kinds[path] in kept_out(root) else made
 
-    units: Any = tuple(listed.get(path) or told(path) for path in paths)
-    return msgspec.structs.replace(case, plan=Fsdp1Plan(units=units))
+    return msgspec.structs.replace(case, plan=Fsdp1Plan(units=tuple(map(told, paths))))
 
 
 def under_other_api(case: CaseSpec, paths: Sequence[str]) -> CaseSpec | None:
@@ -387,14 +388,13 @@ class WrapDimension(Dimension):
         paths = unit_paths(plan, places_of(case.model, case.inputs.width_out()), case.ties)
         listed = [unit.path for unit in plan.units]
         if isinstance(plan, Fsdp1Plan) and plan.wrap != "nested":
-            yield Simpler(by_hand(case, paths), NAMES[plan.wrap])
+            yield Simpler(by_hand(case, plan, paths), NAMES[plan.wrap])
             yield from simpler_policies(case, plan)
-        if len(paths) > 1 and "" in listed:
-            root = [unit for unit in plan.units if not unit.path]
-            first = isinstance(plan, Fsdp1Plan)
-            yield Simpler(by_hand(case, [""]) if first else with_units(case, root), "nested units")
-        if len(listed) > 1:
-            for path in reversed(listed):
-                left = [unit for unit in plan.units if unit.path != path]
-                if any(not unit.path for unit in left) or path:
-                    yield Simpler(with_units(case, left))
+        if len(paths) > 1 and "" in listed and isinstance(plan, Fsdp1Plan):
+            yield Simpler(by_hand(case, plan, [""]), "nested units")
+        elif len(paths) > 1 and "" in listed:
+            yield Simpler(with_units(case, [unit_of(plan, "")]), "nested units")
+        for path in reversed(listed) if len(listed) > 1 else ():
+            left = [unit for unit in plan.units if unit.path != path]
+            if any(not unit.path for unit in left) or path:
+                yield Simpler(with_units(case, left))

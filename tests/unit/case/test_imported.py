@@ -206,7 +206,7 @@ def test_of_its_own_wrapping_only_the_program_gets_simpler() -> None:
 
 @pytest.mark.parametrize("focus", FOCUSES)
 def test_it_is_drawn_as_it_is(focus: Focus) -> None:
-    @settings(max_examples=60, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(case=cases(focus=focus, model=MODEL))
     def drawn(case: CaseSpec) -> None:
         check(case)
@@ -254,7 +254,7 @@ def test_such_an_optimizer_is_drawn_where_it_does() -> None:
     model = replace(MODEL, functions=("optimizer",), stateful=True, skips_frozen=True)
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=150, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(case=cases(focus="fine_tune", model=model))
     def drawn(case: CaseSpec) -> None:
         check(case)
@@ -266,7 +266,7 @@ def test_such_an_optimizer_is_drawn_where_it_does() -> None:
 
 
 def test_its_own_plan_is_kept() -> None:
-    @settings(max_examples=40, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(case=cases(apis=("fsdp2",), model=MODEL, plan=CASE.plan))
     def drawn(case: CaseSpec) -> None:
         assert case.plan == CASE.plan

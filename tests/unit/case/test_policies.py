@@ -14,6 +14,7 @@ from fsdpfuzz.case import (
     Forward,
     Fsdp1Plan,
     Fsdp1Unit,
+    Fsdp2Plan,
     Linear,
     Node,
     Precision,
@@ -302,16 +303,21 @@ def plainer(given: CaseSpec) -> list[tuple[str, Fsdp1Plan]]:
     ]
 
 
+def nested(given: CaseSpec, *paths: str) -> Fsdp1Plan | Fsdp2Plan:
+    assert isinstance(given.plan, Fsdp1Plan)
+    return by_hand(given, given.plan, paths).plan
+
+
 def test_each_way_has_plainer_ones() -> None:
     sized = case("size_policy", min_num_params=12, excluded=("linear",))
     found = dict(plainer(sized))
-    assert found["size_based_auto_wrap_policy"] == by_hand(sized, ("", "0")).plan
+    assert found["size_based_auto_wrap_policy"] == nested(sized, "", "0")
     assert found["exclude_wrap_modules"] == Fsdp1Plan(
         units=ROOT, wrap="size_policy", min_num_params=12
     )
     assert found["nested units"] == Fsdp1Plan(units=ROOT)
     named = plainer(case("lambda_policy", chosen=("0", "1")))
-    assert named[0] == ("lambda_auto_wrap_policy", by_hand(sized, ("", "0", "1")).plan)
+    assert named[0] == ("lambda_auto_wrap_policy", nested(sized, "", "0", "1"))
     assert Fsdp1Plan(units=ROOT, wrap="lambda_policy", chosen=("1",)) in [plan for _, plan in named]
     listed = (*ROOT, Fsdp1Unit(path="0"))
     assert plainer(case("enable_wrap", units=listed))[0] == ("enable_wrap", Fsdp1Plan(units=listed))

@@ -22,7 +22,6 @@ from fsdpfuzz.case import (
     Fsdp2Plan,
     Fsdp2Unit,
     Linear,
-    Norm,
     Op,
     Precision,
     Sequential,
@@ -39,7 +38,6 @@ from fsdpfuzz.case import (
     foreseen_rejections,
     within,
 )
-from fsdpfuzz.case.modules import ConvNorm
 from fsdpfuzz.case.operations import (
     AverageUnmanaged,
     Clip,
@@ -125,6 +123,8 @@ def things(case: CaseSpec, neighbour: CaseSpec) -> set[str]:
             ]
             both = options[0].keys() & options[1].keys()
             more = {n for p in both for n in changed(options[0][p], options[1][p])}
+            if options[0].keys() == options[1].keys():
+                assert anatomy(case).owners == anatomy(neighbour).owners
             return {"units"} | more - {"path"}  # those found by class have the root's
         return fields_changed(before.units, after.units)
     if isinstance(before, tuple) and before and isinstance(before[0], msgspec.Struct):
@@ -204,27 +204,10 @@ def test_each_is_sound_another_case_and_met_once(case: CaseSpec) -> None:
     assert_sound(case)
 
 
-@settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(case=cases(world_sizes=(2, 3)))
 def test_so_it_is_for_whatever_is_drawn(case: CaseSpec) -> None:
     assert_sound(case)
-    assert_in_one_thing(case)
-
-
-@pytest.mark.parametrize("ignored", [{"ignored": ("1",)}, {"ignored_parameters": ("1.bias",)}])
-def test_a_unit_found_by_class_gives_way_without_what_it_ignores_elsewhere(
-    ignored: dict[str, Any],
-) -> None:
-    case = CaseSpec(
-        world_size=2,
-        model=Sequential(children=(Norm(), Linear(out=1))),
-        inputs=Dense(width=2, batch=1),
-        plan=Fsdp1Plan(
-            units=(Fsdp1Unit(path="", **ignored),), wrap="module_classes", classes=("norm",)
-        ),
-        program=(StateDict(form="full"),),
-    )
-    assert any(neighbour.words == "ModuleWrapPolicy" for neighbour in simpler(case))
     assert_in_one_thing(case)
 
 
@@ -365,22 +348,3 @@ def test_what_is_averaged_goes_with_what_was_ignored() -> None:
     found = {digest(neighbour.case): neighbour.words for neighbour in simpler(case)}
     assert digest(alone) not in found
     assert found[digest(without)] == ""
-
-
-def test_a_policy_that_keeps_batch_norms_in_full_is_not_taken_for_units_by_hand() -> None:
-    """``_run_mixed_precision_override_policy`` in fsdp/wrap.py also casts what goes into them."""
-    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""),), wrap="module_classes", classes=("conv_norm",))
-    low = msgspec.structs.replace(plan.units[0], precision=Precision(param="bfloat16"))
-    model = Sequential(children=(Linear(out=4), ConvNorm(channels=2)))
-    case = CaseSpec(
-        world_size=2,
-        model=model,
-        inputs=Dense(width=3, batch=3),
-        plan=plan,
-        program=(Forward(), Backward()),
-    )
-    mixed = msgspec.structs.replace(case, plan=msgspec.structs.replace(plan, units=(low,)))
-    assert anatomy(mixed).options["1.bn"].precision is None
-    words = [[found.words for found in simpler(c)] for c in (case, mixed)]
-    assert ["ModuleWrapPolicy" in told for told in words] == [True, False]
-    assert "mixed precision" in words[1]

@@ -166,7 +166,7 @@ def test_the_surroundings_do_not_change_a_drawing(
     assert draw(SMALL) == DRAWN_SMALL
 
 
-@settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(case=cases(world_sizes=(2, 3)))
 def test_every_mark_is_drawn(case: CaseSpec) -> None:
     a = anatomy(case)
