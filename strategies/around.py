@@ -53,6 +53,9 @@ def _may_be(before: CaseSpec, case: CaseSpec) -> bool:
 
 def _frozen(d: Drawing) -> None:
     """Any mask that is drawn for fine-tuning."""
+    own = d.a.imported
+    if own is not None and own.leaves_frozen is not None:
+        _unwrapped(d)
     usual, d.focus = d.focus, "fine_tune"
     freezing.draw(d)
     d.focus = usual

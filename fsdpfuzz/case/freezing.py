@@ -13,6 +13,7 @@ from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.case.names import check_names
 from fsdpfuzz.case.operations.requires_grad import frozen_with_gradient
 from fsdpfuzz.case.units.use_orig_params import mixed_units
+from fsdpfuzz.errors import CaseError
 
 if TYPE_CHECKING:
     from fsdpfuzz.case.anatomy import Anatomy
@@ -102,6 +103,13 @@ class FreezingDimension(Dimension):
         """Names of parameters."""
         check_names(a.case.frozen, a.by_fqn, "$.frozen", "parameter")
         check_names(a.case.held_out, a.by_fqn, "$.held_out", "parameter")
+        own = a.imported
+        if own is not None and own.wrapped and own.leaves_frozen is not None:
+            asked = set(a.canonical_names(a.case.frozen))
+            if asked != set(own.leaves_frozen):
+                left = ", ".join(own.leaves_frozen) or "none"
+                text = f"shard(model, mesh) of the target leaves these frozen and no other: {left}"
+                raise CaseError(text, path="$.frozen")
 
     def simpler(self, case: CaseSpec) -> Iterator[Simpler]:
         """Nothing frozen, less frozen; nothing held out."""

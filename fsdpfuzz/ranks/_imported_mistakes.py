@@ -86,6 +86,14 @@ class Recomputed:
             # These go with the model, which is thrown away.
             module.register_forward_pre_hook(self._enter)
 
+    def forget(self, frozen: Iterable[str]) -> None:
+        """These are not trained, whatever they were before."""
+        left = set(frozen)
+        self._trained = {
+            number: (path, [name for name in names if name not in left])
+            for number, (path, names) in self._trained.items()
+        }
+
     @contextmanager
     def following(self) -> Iterator[None]:
         """Looks at the checkpoints of all forwards meanwhile."""

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from fsdpfuzz.case import CaseSpec, Plan, anatomy
 from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.ranks._imported_checks import Trouble
+from fsdpfuzz.ranks._imported_freezing import frozen_in, set_by_shard
 from fsdpfuzz.ranks._imported_mistakes import (
     PATIENCE,
     Ranks,
@@ -49,6 +50,9 @@ class Plain(Protocol):
     @property
     def module_file(self) -> str:
         """The target's own file."""
+
+    def made(self) -> nn.Module:
+        """The model as ``model()`` makes it."""
 
     def froze(self) -> nn.Module:
         """The model as its own code freezes it."""
@@ -108,8 +112,13 @@ class Wrapper:
             raise Trouble(f"shard(model, mesh) {error}") from None
         loads = "load" in plain.functions
         found = Wrapped(plan=plan)
-        found.facts = {"loads": loads, "optimizes": optimizer is not None, "mesh": mesh}
         self._structure = replace(self._structure, wrapped=True, mesh=mesh)
+        left = self._left_frozen(wrapped, plan)
+        found.facts = {"loads": loads, "optimizes": optimizer is not None, "mesh": mesh}
+        if left is not None:
+            plain.notes.append(set_by_shard(left))
+            recomputed.forget(left)
+            found.facts["leaves_frozen"] = left
         # Before the first forward: where fsdp2 is whole it registers other parameters.
         mistakes = [] if optimizer is None else list(stale(optimizer, wrapped, names))
         if loads:
@@ -158,6 +167,25 @@ class Wrapper:
                 "makes the same one for the model without FSDP"
             )
         return wrapped, made[0][1]
+
+    def _left_frozen(self, wrapped: nn.Module, plan: Plan) -> tuple[str, ...] | None:
+        """What is frozen after ``shard`` if that decides on it, else None."""
+        own = self._structure.own_frozen
+        found = self._frozen(wrapped, plan)
+        if set(found) != set(own):
+            return found
+        if not own:
+            return None
+        # It may freeze the same as freeze() does, or as model() itself.
+        try:
+            trained, _ = self._sharded(self._plain.made().requires_grad_(True))
+            again = self._frozen(trained, plan_of(trained))
+        except (Trouble, UnreadableError):
+            again = found
+        return found if again else None
+
+    def _frozen(self, wrapped: nn.Module, plan: Plan) -> tuple[str, ...]:
+        return frozen_in(anatomy(self._plain.case(self._structure, plan)), wrapped)
 
     def _loaded(self, model: nn.Module, state: dict[str, Tensor]) -> str:
         """Has its own code load; the mistake where ranks wait for others in it."""

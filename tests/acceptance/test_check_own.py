@@ -66,6 +66,20 @@ class First:
     def shard(model, mesh):
         return FSDP(model, ignored_states=[model.head.bias], device_id=torch.device("cpu"))
 """
+FREEZING = """
+class Second:
+    def freeze(model):
+        model.first.requires_grad_(False)
+    def shard(model, mesh):
+        fully_shard(model.first, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        model.first.requires_grad_(False)
+class First:
+    def shard(model, mesh):
+        cpu = torch.device("cpu")
+        model.first = FSDP(model.first.requires_grad_(False), device_id=cpu)
+        return FSDP(model, device_id=cpu)
+"""
 SCALAR = """
 class Scaled(Net):
     def __init__(self):
@@ -116,6 +130,13 @@ def test_what_is_ignored_is_trained_by_each_rank_alone_and_said(part: str, tmp_p
     assert re.search(r"findings, new +0", done.stdout), done.stdout
     frozen = "def freeze(model): model.head.bias.requires_grad_(False)\n"
     done = check(tmp_path, IGNORING + frozen, "--as-is", "--max-examples", "3", part=part)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("part", [":Second", ":First"])
+def test_what_their_wrapping_freezes_is_frozen_without_fsdp(part: str, tmp_path: Path) -> None:
+    done = check(tmp_path, FREEZING, "--around", "--max-examples", "8", part=part)
+    assert "shard(model, mesh) freezes first.weight and 1 more" in done.stderr
     assert done.returncode == 0, done.stdout + done.stderr
 
 

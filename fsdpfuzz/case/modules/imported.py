@@ -138,6 +138,8 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     """Replicas, and ranks that each is sharded over, where it is wrapped over such a mesh."""
     optimizes: bool = False
     """Whether that gives an optimizer, too, beside the model."""
+    leaves_frozen: Annotated[tuple[ParameterName, ...], Meta(max_length=4096)] | None = None
+    """What is frozen after it, whatever was before; None where it leaves that as it is."""
     stateful: bool = False
     """Whether ``optimizer(parameters)`` of the target keeps state."""
     several_states: bool = False
@@ -186,6 +188,8 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     @property
     def own_frozen(self) -> tuple[str, ...]:
         """FQNs of the parameters that your own code freezes."""
+        if self.leaves_frozen is not None:
+            return self.leaves_frozen
         return tuple(
             f"{module.path}.{p.name}".lstrip(".")
             for module in self.modules

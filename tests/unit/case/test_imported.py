@@ -250,6 +250,19 @@ def test_an_optimizer_of_what_is_trained_takes_always_the_same(changes: dict[str
     check(replace(found[True], program=CASE.program, frozen=()))
 
 
+def test_a_wrapping_that_freezes_takes_no_other_mask() -> None:
+    given = replace(CASE, model=replace(MODEL, leaves_frozen=("blocks.0.scale",)), frozen=())
+    check(given)
+    wrapped = replace(given, model=replace(given.model, wrapped=True))
+    with pytest.raises(CaseError, match="leaves these frozen and no other: blocks"):
+        check(wrapped)
+    check(replace(wrapped, frozen=("blocks.0.scale",)))
+    trained = replace(wrapped, model=replace(wrapped.model, leaves_frozen=()))
+    check(trained)
+    with pytest.raises(CaseError, match="and no other: none"):
+        check(replace(trained, frozen=("blocks.0.scale",)))
+
+
 def test_such_an_optimizer_is_drawn_where_it_does() -> None:
     model = replace(MODEL, functions=("optimizer",), stateful=True, skips_frozen=True)
     seen: Counter[str] = Counter()

@@ -97,6 +97,19 @@ def test_around_it_one_or_two_things_are_changed_and_none_is_refused() -> None:
     assert not changed["three"]
 
 
+def test_another_mask_takes_the_wrapping_out_of_hands_that_freeze() -> None:
+    model = msgspec.structs.replace(MODEL, leaves_frozen=("second.weight",))
+    found = drawn(cases(apis=("fsdp2",), model=model, plan=PLAN, around=True), 100)
+    masks: dict[bool, set[tuple[str, ...]]] = {True: set(), False: set()}
+    for case in found:
+        check(case)
+        own = anatomy(case).imported
+        assert own is not None
+        masks[own.wrapped].add(case.frozen)
+    assert masks[True] == {("second.weight",)}
+    assert len(masks[False]) > 2
+
+
 def test_what_was_changed_is_reduced_to_what_was_written() -> None:
     start = next(
         case
