@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fsdpfuzz.case.modules.imported import FUNCTIONS, depends_on_data
+from fsdpfuzz.steps.modules import imported as steps
 
 MAX_MODULES = 512
+_OTHERS = (torch.bfloat16, torch.float16, torch.float64)
 _NAME = re.compile(r"^[A-Za-z0-9_.]*$")
 _FUNCTIONS = {
     "model": ((), "model() makes your nn.Module"),
@@ -114,6 +116,22 @@ def check_steady(grads: Sequence[Mapping[str, Tensor | None]]) -> None:
             raise Trouble(depends_on_data(min(names ^ lacking[0]), f"step {step}"))
 
 
+def in_float32(model: nn.Module) -> str:
+    """Makes a model of another floating-point dtype one of float32; what is to be said of it.
+
+    Ranks do the same to what a target makes. Empty where nothing was to be done.
+    """
+    other = {name: p.dtype for name, p in model.named_parameters() if p.dtype in _OTHERS}
+    if not other:
+        return ""
+    steps.cast(model, torch.device("cpu"), torch.float32)
+    name, dtype = next(iter(other.items()))
+    return (
+        f"parameter {name!r} is of {dtype}: your model is checked in float32, and in lower dtypes "
+        "as units with mixed precision, where it runs in them"
+    )
+
+
 def check_model(model: nn.Module) -> None:
     """:class:`Trouble` for a model that is no plain one in float32 on the CPU."""
     if isinstance(model, torch.jit.ScriptModule):
@@ -133,8 +151,8 @@ def check_model(model: nn.Module) -> None:
             raise Trouble(f"parameter {name!r} lies on {p.device}: return the model on the CPU")
         if p.dtype != torch.float32:
             raise Trouble(
-                f"parameter {name!r} is of {p.dtype}: return the model in float32; that units "
-                "compute in a lower dtype is tried by mixed precision"
+                f"parameter {name!r} is of {p.dtype}, of which there is nothing in float32 to "
+                "compare with: return a model of floating-point parameters"
             )
         if not _NAME.match(name) or len(name) > 256:
             raise Trouble(f"{name!r}: only names of letters, digits and _ can be checked")

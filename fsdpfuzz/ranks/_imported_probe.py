@@ -21,7 +21,13 @@ from fsdpfuzz.case.modules.imported import MAX_CALLS, called_alike
 from fsdpfuzz.case.written import written
 from fsdpfuzz.ranks._imported import load
 from fsdpfuzz.ranks._imported_accelerate import accelerated
-from fsdpfuzz.ranks._imported_checks import Trouble, check_model, check_steady, functions_of
+from fsdpfuzz.ranks._imported_checks import (
+    Trouble,
+    check_model,
+    check_steady,
+    functions_of,
+    in_float32,
+)
 from fsdpfuzz.ranks._imported_dtypes import low_dtypes, not_in_float64
 from fsdpfuzz.ranks._imported_hooks import optimized, program_of
 from fsdpfuzz.ranks._imported_mistakes import Recomputed, changed_in_forward, own_backward
@@ -182,6 +188,9 @@ class _Probe:
         made = self.attempt("model()", self.functions["model"])
         if not isinstance(made, nn.Module):
             raise Trouble(f"model() returned a {type(made).__name__}: return an nn.Module")
+        said = self.attempt("model().float()", lambda: in_float32(made))
+        if said and said not in self.notes:
+            self.notes.append(said)
         return made
 
     def _same_again(self, first: nn.Module) -> None:

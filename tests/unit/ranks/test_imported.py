@@ -26,7 +26,12 @@ pytestmark = pytest.mark.usefixtures("forgotten_targets")
         (HEAD + "def model(): return 3", "returned a int: return an nn.Module"),
         (HEAD + "def model(size): return nn.Linear(size, 2)", r"must be model\(\)"),
         (HEAD + "def model(): return nn.Tanh()", "without parameters"),
-        (HEAD + "def model(): return nn.Linear(3, 2).double()", "return the model in float32"),
+        (
+            HEAD + "def model():\n    made = nn.Linear(3, 2)\n"
+            "    made.index = nn.Parameter(torch.ones(2, dtype=torch.int8), False)\n"
+            "    return made",
+            "'index' is of torch.int8, .* return a model of floating-point parameters",
+        ),
         (
             HEAD + "import random\ndef model():\n    m = nn.Linear(3, 2)\n"
             "    m.bias.data.fill_(random.random())\n    return m",
@@ -115,69 +120,6 @@ def batch(step, rank): return {"x": torch.randn(4, 3)}
     assert made.loses
     assert made.computes_in == ()
     assert made.loss == "all"
-
-
-def test_what_is_minimised_and_in_which_dtypes(tmp_path: Path) -> None:
-    made = structure(tmp_path, HEAD + "def loss(model, batch): return model(batch).mean()")
-    assert made.loss == "function"
-    assert "bfloat16" in made.computes_in
-
-
-@pytest.mark.parametrize(
-    ("loss", "why"),
-    [
-        ("(model(batch) @ torch.ones(2)).mean()", "your model cannot run in float64: RuntimeError"),
-        ("(model(batch) * torch.rand_like(batch[:, :2])).mean()", "computes something else"),
-    ],
-)
-def test_without_float64_float32_is_right(loss: str, why: str, tmp_path: Path) -> None:
-    text = HEAD + f"def loss(model, batch): return {loss}"
-    assert not structure(tmp_path, text).in_float64
-    (note,) = looked(tmp_path, text).notes
-    assert why in note
-    assert "what is right is taken from float32" in note
-
-
-ASKING = (
-    HEAD
-    + """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.third = (nn.Linear(3, 3) for _ in range(3))
-        self.register_buffer("turn", torch.polar(torch.ones(3), torch.arange(3.0)))
-        self.register_buffer("scale", torch.ones(3))
-    def forward(self, x):
-        x = self.first(x.to(self.first.weight.dtype))
-        x = self.second(x.to(self.second.weight) * (self.scale * self.turn.imag).to(x.dtype))
-        return self.third(x) + torch.zeros(3, dtype=x.dtype)
-def model(): return Net()
-"""
-)
-
-
-def test_which_dtypes_are_asked_for_from_outside(tmp_path: Path) -> None:
-    modules = {m.path: m for m in structure(tmp_path, ASKING).modules}
-    assert {path for path, m in modules.items() if m.dtype_asked} == {"first", "second"}
-
-
-@pytest.mark.parametrize(
-    ("scaled", "beside"),
-    [("(self.scale).to(x.dtype)", ("bfloat16", "float16")), ("self.scale", ())],
-)
-def test_buffers_in_float32_beside_parameters_that_are_not(
-    scaled: str, beside: tuple[str, ...], tmp_path: Path
-) -> None:
-    made = structure(tmp_path, ASKING.replace("(self.scale * self.turn.imag).to(x.dtype)", scaled))
-    assert made.computes_in == ("bfloat16", "float16")
-    assert made.computes_beside == beside
-
-
-def test_complex_buffers_stay_complex(tmp_path: Path) -> None:
-    made = structure(tmp_path, ASKING)
-    assert made.complex_buffers
-    assert made.in_float64
-    assert all(m.repeats for m in made.modules)
 
 
 def test_dropout_is_recomputed_with_the_same_numbers(tmp_path: Path) -> None:
