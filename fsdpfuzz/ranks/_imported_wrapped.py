@@ -29,6 +29,7 @@ from fsdpfuzz.ranks._imported_mistakes import (
 )
 from fsdpfuzz.ranks._imported_parts import kind, where
 from fsdpfuzz.ranks._imported_plan import UnreadableError, mesh_of, plan_of
+from fsdpfuzz.ranks._imported_shared import sharded_before, wrapped_once
 from fsdpfuzz.ranks._sharded import Sharded
 from fsdpfuzz.steps.modules import imported as steps
 from fsdpfuzz.steps.names import parameters
@@ -129,9 +130,11 @@ class Wrapper:
                 return found
         # After the loading and before the training, which changes the values.
         mistakes += self._apart(wrapped, plan, right, loads=loads)
+        bare = list(wrapped_once(wrapped))
         with recomputed.following():
             found.refused, trained = self._trained(wrapped)
-        mistakes += recomputed.mistakes()
+        mistakes += [*bare, *recomputed.mistakes()]
+        found.stuck = bool(bare) and not trained
         # Last: clipping needs gradients, and issues collectives that
         # a refused training leaves no rank for.
         if "clip" in plain.functions and trained and not found.refused:
@@ -151,7 +154,8 @@ class Wrapper:
             # mean the same by "it returned a tuple".
             wrapped = steps.sharded(model, shard, _CPU)
         except Exception as error:
-            raise Trouble(_of_shard(error, self._plain.module_file)) from error
+            said = _of_shard(error, self._plain.module_file) + sharded_before(model)
+            raise Trouble(said) from error
         if not isinstance(wrapped, nn.Module):
             raise Trouble(f"shard(model, mesh) returned {kind(wrapped)}: return the model, or None")
         if not isinstance(made[0], tuple):
