@@ -8,13 +8,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp._common_utils import clean_tensor_name
 from torch.distributed.tensor import DTensor
 
 from fsdpfuzz.case import Fsdp1Plan, Fsdp1Unit, Fsdp2Plan, Fsdp2Unit, Plan
 from fsdpfuzz.case.paths import innermost
 from fsdpfuzz.case.units import HYBRID, options_read
-from fsdpfuzz.ranks._imported_watch import names_of
+from fsdpfuzz.ranks._imported_watch import module_names, names_of
 from fsdpfuzz.steps.fsdp1 import units as units1
 from fsdpfuzz.steps.fsdp2 import units as units2
 from fsdpfuzz.steps.names import parameters
@@ -34,6 +35,14 @@ def plan_of(model: nn.Module) -> Plan:
         raise UnreadableError("uses FullyShardedDataParallel and fully_shard together")
     if not first and not second:
         raise UnreadableError("made no unit: call fully_shard or FullyShardedDataParallel in it")
+    for name, *others in module_names(model):
+        if others and isinstance(model.get_submodule(name), FSDP):
+            names = (clean_tensor_name(f"{n}.").rstrip(".") for n in (name, others[0]))
+            own, other = map(repr, names)
+            raise UnreadableError(
+                f"puts a FullyShardedDataParallel into two places, {own} and {other}, which cannot "
+                "be checked yet: make no unit of that module"
+            )
     if len(first) + len(second) > MAX_UNITS:
         raise UnreadableError(f"made {len(first) + len(second)} units, at most {MAX_UNITS}")
     beside = {path: _beside(model, unit) for path, unit in second}

@@ -25,8 +25,7 @@ def wrapped_once(model: nn.Module) -> Iterator[str]:
                 yield (
                     f"{units[id(child)]!r} is wrapped by FullyShardedDataParallel, but the model "
                     f"also holds it as {other!r}, where it is not: a call there finds its "
-                    "parameters flat and sharded. Put the wrapped module into both places, or make "
-                    "no unit of it"
+                    "parameters flat and sharded. Make no unit of it"
                 )
                 return
 

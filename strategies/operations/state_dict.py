@@ -34,7 +34,7 @@ def draw(program: Program) -> None:
         # A local one then adds the flat parameter beside the originals, and does not load.
         forms = forms if d.chance(6) else ("full", "sharded")
     own = d.a.imported
-    if own is not None and own.wrapped:
+    if own is not None and (own.wrapped or d.case.mesh is not None):
         forms = ("full", "sharded")  # on a mesh there is no "local" one
     agree = ranks_agree(program)
     for _ in range(d.between(1, MAX_STATES)):

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
+from fsdpfuzz.ranks._imported_plan import UnreadableError, plan_of
 from fsdpfuzz.ranks._imported_shared import sharded_before, wrapped_once
 from tests.unit.steps.alone import CPU, as_rank
 
@@ -43,7 +44,10 @@ def test_the_wrapped_module_in_both_places_is_right() -> None:
         embed = FSDP(made[0].embed, device_id=CPU)
         for stack in made:
             stack.embed = embed
-        assert not list(wrapped_once(FSDP(made, device_id=CPU)))
+        whole = FSDP(made, device_id=CPU)
+        assert not list(wrapped_once(whole))
+        with pytest.raises(UnreadableError, match=r"two places, '0.embed' and '1.embed'"):
+            plan_of(whole)
 
 
 def test_two_units_around_it_are_explained() -> None:

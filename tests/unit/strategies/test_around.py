@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from fsdpfuzz.case import (
     CaseSpec,
+    Fsdp1Plan,
+    Fsdp1Unit,
     Fsdp2Plan,
     Fsdp2Unit,
     Imported,
@@ -108,6 +110,17 @@ def test_another_mask_takes_the_wrapping_out_of_hands_that_freeze() -> None:
         masks[own.wrapped].add(case.frozen)
     assert masks[True] == {("second.weight",)}
     assert len(masks[False]) > 2
+
+
+def test_over_a_mesh_there_is_no_local_state_dict() -> None:
+    plan = Fsdp1Plan(units=(Fsdp1Unit(path=""), Fsdp1Unit(path="first")))
+    model = msgspec.structs.replace(MODEL, leaves_frozen=())  # flat units are frozen as a whole
+    strategy = cases(focus="state_dict", apis=("fsdp1",), model=model, plan=plan, around=True)
+    found = drawn(strategy, 300)
+    meshes = Counter(case.mesh is not None for case in found)
+    assert min(meshes[True], meshes[False]) > 20
+    for case in found:
+        check(case)
 
 
 def test_what_was_changed_is_reduced_to_what_was_written() -> None:
