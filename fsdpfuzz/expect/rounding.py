@@ -171,6 +171,16 @@ def steep(case: CaseSpec, op: int, off: float, largest: float, size: float) -> b
     return off > STEEP * eps * max(largest, size)
 
 
+def blurs_attention(size: float) -> bool:
+    """Whether logits of attention, products of values up to ``size``, are rounded by 1 and more.
+
+    A softmax then takes one of two that are equal but for rounding. Keys of equal rows are equal
+    in each training of the plain model, whatever it is nudged by; under FSDP, which keeps
+    parameters elsewhere in memory, a kernel may round the rows differently.
+    """
+    return size * size * FLOAT32_EPS >= 1.0
+
+
 def carried_by_steps(case: CaseSpec, op: int, off: float) -> float:
     """How far the steps up to ``op`` may move a parameter whose gradient was ``off`` by rounding.
 

@@ -14,10 +14,17 @@ from torch import Tensor
 
 from fsdpfuzz.case import Anatomy, CaseSpec, right_in
 from fsdpfuzz.expect import unlike
-from fsdpfuzz.expect.rounding import BASELINE_FACTOR, FLOAT32_EPS, steep
+from fsdpfuzz.expect.rounding import BASELINE_FACTOR, FLOAT32_EPS, blurs_attention, steep
 from fsdpfuzz.ranks._compare import Values
 from fsdpfuzz.ranks._env import RankEnv
-from fsdpfuzz.ranks._reference import NUDGES, Reference, Trace, nudged_trace, nudged_traces
+from fsdpfuzz.ranks._reference import (
+    NEVER,
+    NUDGES,
+    Reference,
+    Trace,
+    nudged_trace,
+    nudged_traces,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,7 @@ def disagreement(a: Anatomy, env: RankEnv, reference: Reference, left: int) -> t
     Every rank must call it, before it asks the reference for baselines: it runs collectives, and
     adds nudged trainings where one says too little (`steep`).
     """
+    left = min(left, _blurred(a, env, reference.wide))
     if not env.anywhere(first_apart(a, reference, left, steep) is not None):
         return left, ""
     if len(reference.nudged) < len(NUDGES):
@@ -95,6 +103,21 @@ def first_apart(a: Anatomy, reference: Reference, left: int, too_far: Far = unli
         if too_far(a.case, op, off, largest, size):
             return Apart(what, op, off, largest, size)
     return None
+
+
+def _blurred(a: Anatomy, env: RankEnv, right: Trace) -> int:
+    """The first forward whose attention hangs on rounding alone, on any rank; else `NEVER`.
+
+    What a node is given is not known: what the model puts out stands for it.
+    """
+    if not any(place.node is not None and place.node.attends for place in a.places):
+        return NEVER
+    # On all ranks, as gradients of one come to all others.
+    for op, output in zip(right.forwards, right.outputs, strict=True):
+        size = float(output.abs().max()) if output.numel() else 0.0
+        if env.anywhere(blurs_attention(size)):
+            return op
+    return NEVER
 
 
 def _moved(training: Trace, moved: Trace, apart: Apart) -> float:

@@ -16,7 +16,8 @@ from fsdpfuzz.steps.fsdp1 import units as units1
 
 def wrapped_once(model: nn.Module) -> Iterator[str]:
     """The first in whose place FSDP1's wrapper stands under some of its names only."""
-    units = {id(unit.module): path for path, unit in units1.units(model)}
+    # Not ``unit.module``, which looks into a checkpoint wrapper that a unit holds.
+    units = {id(unit._fsdp_wrapped_module): path for path, unit in units1.units(model)}
     for name, parent in model.named_modules():
         for own, child in parent._modules.items():
             # Of the parents one is the wrapper itself.

@@ -44,6 +44,7 @@ class Attention(NodeBase, tag="attention", frozen=True, kw_only=True):
     inner_kinds: ClassVar[tuple[str, ...]] = PROJECTIONS
     scratch: ClassVar[int] = ATTENTION
     joins_rows: ClassVar[bool] = True
+    attends: ClassVar[bool] = True
     heads: Count = 1
     bias: bool = True
     mask: Literal["none", "causal", "padding"] = "none"

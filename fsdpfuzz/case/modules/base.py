@@ -138,6 +138,8 @@ class NodeBase(Part, frozen=True, kw_only=True, tag_field="kind"):
     """Whether the random seed says which rows each of its children is given, in two dimensions."""
     joins_rows: ClassVar[bool] = False
     """Whether it computes with several rows together, so that it cannot do without any."""
+    attends: ClassVar[bool] = False
+    """Whether it takes a softmax of products of what it was given."""
     cut_by_rows: ClassVar[int | None] = None
     """The dimension of its weight that ``RowwiseParallel`` cuts; None where it cannot cut it."""
     normalises: ClassVar[bool] = False

@@ -40,6 +40,7 @@ class EncoderLayer(Leaf, tag="encoder_layer", frozen=True, kw_only=True):
     )
     scratch: ClassVar[int] = ATTENTION
     joins_rows: ClassVar[bool] = True
+    attends: ClassVar[bool] = True
     heads: Count = 1
     hidden: Width = 8
     dropout: Probability = 0.0

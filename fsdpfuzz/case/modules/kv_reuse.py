@@ -31,6 +31,7 @@ class KvReuse(NodeBase, tag="kv_reuse", frozen=True, kw_only=True):
     classes: ClassVar[tuple[str, ...]] = ("steps.modules.kv_reuse.KvReuse",)
     scratch: ClassVar[int] = ATTENTION
     joins_rows: ClassVar[bool] = True
+    attends: ClassVar[bool] = True
     heads: Count = 1
     kv_heads: Count = 1
     # Of one nothing would be used again.

@@ -30,6 +30,7 @@ class Transformer(NodeBase, tag="transformer", frozen=True, kw_only=True):
     shows_width: ClassVar[bool] = True
     scratch: ClassVar[int] = ATTENTION
     joins_rows: ClassVar[bool] = True
+    attends: ClassVar[bool] = True
     rows: Width
     width: Width
     heads: Count = 2

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from fsdpfuzz.case.spec import CaseSpec
 
 
-UNTOUCHED = -1
-"""What a model holds before some of it is loaded: another number than zero, which a load might
-put where it has no entry."""
+UNTOUCHED = -51
+"""What a model holds before some of it is loaded: not zero, which a load might put where it has no
+entry, nor anything else that a parameter starts with, as an orthogonal weight does with -1."""
 _SUBMODULE = ("no", "prefix kept", "prefix dropped")
 
 

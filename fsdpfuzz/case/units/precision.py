@@ -355,7 +355,10 @@ def _fits(a: Anatomy) -> bool:
         return False
     modules = a.unit_at
     # A layer outside of all units computes in float32 and refuses the outputs of one that does not.
-    bare = any(place.parameters and innermost(place.path, modules) is None for place in a.places)
+    # So may code of somebody's own between units, whatever the modules around it hold.
+    bare = (a.imported is not None and "" not in modules) or any(
+        place.parameters and innermost(place.path, modules) is None for place in a.places
+    )
     for path, unit in a.options.items():
         if path in a.kept_out:
             continue  # hooks cast what comes in, and back what goes out
@@ -387,12 +390,8 @@ def _told_wrongly(a: Anatomy, own: Imported) -> bool:
 
 def coarsest_buffer(a: Anatomy) -> Dtype | None:
     """The coarsest dtype to which a unit casts its buffers; None where none does."""
-    names = [
-        unit.precision.buffer
-        for unit in a.plan.units
-        if unit.precision is not None and unit.precision.buffer is not None
-    ]
-    return max(names, key=lambda name: EPSILON[name], default=None)
+    told = (unit.precision.buffer for unit in a.plan.units if unit.precision is not None)
+    return max((n for n in told if n is not None), key=lambda name: EPSILON[name], default=None)
 
 
 def keeps_low_grads(units: Iterable[Unit]) -> bool:

@@ -25,12 +25,14 @@ from fsdpfuzz.case import (
     ImportedModule,
     ImportedParameter,
     Optimizer,
+    Precision,
     RequiresGrad,
     Step,
     Tie,
     anatomy,
     check,
     decode,
+    dtypes_fit,
     encode,
     lower,
     parameter_features,
@@ -248,6 +250,20 @@ def test_an_optimizer_of_what_is_trained_takes_always_the_same(changes: dict[str
         check(found[True])
     # Whatever is saved, and whatever is frozen, but not both.
     check(replace(found[True], program=CASE.program, frozen=()))
+
+
+def test_code_between_units_takes_no_low_output() -> None:
+    one = (ImportedParameter(name="weight", shape=(2,)),)
+    modules = (
+        ImportedModule(path="", cls="Net", alone=True),
+        *(ImportedModule(path=path, alone=True, parameters=one) for path in ("gate", "body")),
+    )
+    given = replace(CASE, model=replace(MODEL, modules=modules, calls=("gate", "body")), ties=())
+    for root, output, fits in ((False, None, False), (False, "float32", True), (True, None, True)):
+        low = Precision(param="bfloat16", output=output)  # type: ignore[arg-type]
+        paths = ("", "gate", "body") if root else ("gate", "body")
+        units = tuple(Fsdp2Unit(path=path, precision=low) for path in paths)
+        assert dtypes_fit(anatomy(replace(given, plan=Fsdp2Plan(units=units)))) == fits
 
 
 def test_a_wrapping_that_freezes_takes_no_other_mask() -> None:

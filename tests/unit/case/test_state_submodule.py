@@ -23,7 +23,7 @@ from fsdpfuzz.case import (
     features,
     lower,
 )
-from fsdpfuzz.case.operations.state_dict import left_alone, saved_of, saves_any
+from fsdpfuzz.case.operations.state_dict import UNTOUCHED, left_alone, saved_of, saves_any
 from fsdpfuzz.case.recipe import Call, Do, Inside, Operation, Variable
 from fsdpfuzz.errors import CaseError
 from fsdpfuzz.reduce import simpler
@@ -99,6 +99,14 @@ def test_each_element_of_what_is_tied_changes_once(
     assert second.weight.tolist() == [[-1, 0], [-1, -1]]
     blanked(model)
     assert second.weight.tolist() == [[0, -1], [0, 0]]
+
+
+def test_nothing_starts_as_what_it_is_blanked_to() -> None:
+    """Where a state dict leaves something out, its model has to hold that number afterwards."""
+    model = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(3, 3))
+    assert any((p == -1).any() for p in model.parameters())
+    blank(model, UNTOUCHED, 0)
+    assert all(p.eq(UNTOUCHED).all() for p in model.parameters())
 
 
 def test_of_several_the_furthest_is_told() -> None:

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 import torch
 
-from fsdpfuzz.case import anatomy
+from fsdpfuzz.case import Linear, Sequential, anatomy
+from fsdpfuzz.case.modules.attention import Attention
 from fsdpfuzz.expect.rounding import steep, unlike
 from fsdpfuzz.ranks import _disagreement
 from fsdpfuzz.ranks._compare import Values
@@ -103,6 +104,28 @@ def test_what_exploded_on_any_rank_is_no_mistake(
     env: Any = SimpleNamespace(backend="gloo", anywhere=anywhere)
     left, fault = disagreement(A, env, Reference(wide, single), NEVER)
     assert (bool(fault), left) == ((True, NEVER) if mistake else (False, 1))
+
+
+@pytest.mark.parametrize(
+    ("attends", "mine", "elsewhere", "left"),
+    [(True, 3000.0, 0, 3), (True, 2000.0, 0, NEVER), (True, 2000.0, 1, 3), (False, 3e5, 0, NEVER)],
+)
+def test_nothing_is_told_of_attention_whose_logits_are_rounded_by_1(
+    attends: bool, mine: float, elsewhere: int, left: int
+) -> None:
+    model = Sequential(children=(Attention(), Linear(out=1))) if attends else Linear(out=1)
+    case = msgspec.structs.replace(A.case, model=model)
+    wide = trace(of(1.0), of(2.0))
+    wide.outputs[1] = torch.tensor([-mine, 1.0], dtype=torch.float64)
+    asked: list[bool] = []
+
+    def anywhere(large: bool) -> bool:
+        # The second thing that is asked for is the second forward, where that is asked for at all.
+        asked.append(large or (len(asked) == 1 and bool(elsewhere)))
+        return asked[-1]
+
+    env: Any = SimpleNamespace(backend="gloo", anywhere=anywhere)
+    assert disagreement(anatomy(case), env, Reference(wide, wide), NEVER) == (left, "")
 
 
 def test_what_one_lacks_is_zeros() -> None:

@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointWrapper,
+    apply_activation_checkpointing,
+)
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -36,6 +40,14 @@ def test_a_policy_wraps_one_of_its_names() -> None:
         (said,) = wrapped_once(made)
         assert said.startswith("'0.embed' is wrapped by FullyShardedDataParallel")
         assert "also holds it as '1.embed'" in said
+
+
+def test_a_checkpoint_inside_of_a_unit_is_no_other_place() -> None:
+    with as_rank(0, 2):
+        made = FSDP(nn.Sequential(FSDP(nn.Linear(2, 2), device_id=CPU)), device_id=CPU)
+        apply_activation_checkpointing(made, check_fn=lambda m: isinstance(m, nn.Linear))
+        assert any(isinstance(m, CheckpointWrapper) for m in made.modules())
+        assert not list(wrapped_once(made))
 
 
 def test_the_wrapped_module_in_both_places_is_right() -> None:
