@@ -54,7 +54,8 @@ def _may_be(before: CaseSpec, case: CaseSpec) -> bool:
 def _frozen(d: Drawing) -> None:
     """Any mask that is drawn for fine-tuning."""
     own = d.a.imported
-    if own is not None and own.leaves_frozen is not None:
+    if own is not None and (own.leaves_frozen is not None or own.shard_recomputes):
+        # Without FSDP nothing is recomputed: what is not frozen there needs no input with grad.
         _unwrapped(d)
     usual, d.focus = d.focus, "fine_tune"
     freezing.draw(d)

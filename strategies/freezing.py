@@ -46,6 +46,8 @@ def draw(d: Drawing) -> None:
         d.put(frozen=tuple(free))
         return
     held = _held(d, kind, dict(zip(free, flags, strict=True)), stays)
+    if d.a.imported is not None and kind != "own":
+        held.difference_update(d.a.imported.before_reentrant)
     unused = {p.fqn for p in d.a.parameters if not p.used}
     sources = {source for target, source in d.a.source.items() if target not in unused}
     later = set(other_paths(d))

@@ -150,13 +150,14 @@ def recomputed_around(a: Anatomy, path: str) -> list[Checkpoint]:
 # of one (``_root_post_backward_final_callback`` of fsdp2, queued with autograd's engine) then comes
 # before the outer one is through: these are the ways in which that can show.
 def reentrant_scopes(a: Anatomy) -> dict[str, str]:
-    """For each reentrant checkpoint, by path, how it lies to units and other checkpoints.
+    """For each reentrant checkpoint, by path, how it lies to units and others; also somebody's own.
 
     ``repeated``: what it recomputes is called several times before a backward; ``nested``: it
     lies in, or holds, another reentrant checkpoint; ``part``: it recomputes some of what one
     unit manages, not all; ``whole``: none of these.
     """
-    paths = [c.path for c in a.case.checkpoints if c.reentrant]
+    own = () if a.imported is None else a.imported.reentrant
+    paths = [*(c.path for c in a.case.checkpoints if c.reentrant), *own]
     repeats = [
         place.path for place in a.places if isinstance(place.node, Repeat) and place.node.times > 1
     ]
@@ -274,9 +275,8 @@ class CheckpointsDimension(Dimension):
         """Kinds and sides, and what they lie on."""
         texts = []
         for checkpoint in a.case.checkpoints:
-            side = side_of(a, checkpoint)
             reentrant = "-reentrant" if checkpoint.reentrant else ""
-            texts.append(f"{checkpoint.kind}{reentrant}-{side}")
+            texts.append(f"{checkpoint.kind}{reentrant}-{side_of(a, checkpoint)}")
         yield "checkpoint", one(texts, none="none", several="several")
         paths = recomputed(a)
         inside = any(within(module, path) for module in a.unit_at for path in paths)

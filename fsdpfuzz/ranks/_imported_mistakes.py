@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
+from fsdpfuzz.case import within
 from fsdpfuzz.ranks._imported_parts import CLOSE, close
 from fsdpfuzz.ranks._sharded import Shard
 from fsdpfuzz.steps.fsdp1 import units as units1
@@ -75,6 +76,9 @@ class Recomputed:
     model: nn.Module
     lost: dict[str, list[str]] = field(default_factory=dict)
     """For each such module the parameters in it that are trained, but get no gradient."""
+    _entered: dict[str, None] = field(default_factory=dict)
+    _running: int = 0
+    """Reentrant checkpoints that are in their forward."""
     _quiet: list[str | None] = field(default_factory=list)
     _trained: dict[int, tuple[str, list[str]]] = field(default_factory=dict)
 
@@ -104,13 +108,15 @@ class Recomputed:
             asked = any(t.requires_grad for t in tree_leaves(args) if isinstance(t, Tensor))
             # The condition of ``check_backward_validity`` in
             # torch/utils/checkpoint.py, which only warns.
-            if asked:
-                return usual(ctx, run, preserve, *args)
-            self._quiet.append(None)
+            if not asked:
+                self._quiet.append(None)
+            self._running += 1
             try:
                 return usual(ctx, run, preserve, *args)
             finally:
-                self._quiet.pop()
+                self._running -= 1
+                if not asked:
+                    self._quiet.pop()
 
         # On the class, where ``apply`` looks it up. A hook on the
         # module would not tell which checkpoint calls it.
@@ -120,10 +126,17 @@ class Recomputed:
         finally:
             function.forward = staticmethod(usual)
 
+    def recomputed(self) -> tuple[str, ...]:
+        """The outermost modules that were called in reentrant checkpoints."""
+        every = self._entered
+        return tuple(p for p in every if not any(p != o and within(p, o) for o in every))
+
     def _enter(self, module: nn.Module, _: Any) -> None:
+        path, trained = self._trained[id(module)]
+        if self._running:
+            self._entered[path] = None
         if not self._quiet:
             return
-        path, trained = self._trained[id(module)]
         outer = self._quiet[-1]
         if outer is None:
             outer = self._quiet[-1] = path

@@ -113,8 +113,10 @@ class _Probe:
         self.notes += [narrow] if narrow else []
         later = [self._train(torch.float32, step) for step in range(1, STEPS)]
         structure = replace(self._structure(run, later), in_float64=not narrow)
-        structure = optimized(self, structure)
-        wrapped = Wrapped(mistakes=tuple(self._mistakes(run)), stuck=bool(self.rewritten))
+        structure, recomputed = optimized(self, structure), self._recomputed()
+        structure = replace(structure, recomputes=recomputed.recomputed())
+        mistakes = (*self._mistakes(run), *recomputed.mistakes())
+        wrapped = Wrapped(mistakes=mistakes, stuck=bool(self.rewritten))
         if not wrapped.stuck and self.asked.store and "shard" in self.functions:
             wrapped = Wrapper(self, structure).wrapped()
             structure = replace(structure, wrapped=True, **wrapped.facts)
@@ -155,7 +157,6 @@ class _Probe:
             yield changed_in_forward(self.rewritten)
         if run.watch.backwards:
             yield own_backward()
-        yield from self._recomputed().mistakes()
 
     def _recomputed(self) -> Recomputed:
         model = self.froze()

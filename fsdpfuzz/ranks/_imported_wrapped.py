@@ -134,6 +134,9 @@ class Wrapper:
         with recomputed.following():
             found.refused, trained = self._trained(wrapped)
         mistakes += [*bare, *recomputed.mistakes()]
+        own = self._structure.recomputes
+        added = tuple(path for path in recomputed.recomputed() if path not in own)
+        found.facts["shard_recomputes"] = added
         found.stuck = bool(bare) and not trained
         # Last: clipping needs gradients, and issues collectives that
         # a refused training leaves no rank for.

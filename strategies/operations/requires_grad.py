@@ -46,7 +46,13 @@ def draw(program: Program) -> None:
 
 
 def _cuts(program: Program, frozen: Iterable[str]) -> bool:
-    """Whether a reentrant checkpoint leaves out gradients while these parameters are frozen."""
+    """Whether a reentrant checkpoint leaves out gradients while these parameters are frozen.
+
+    Of one in the code of somebody's own nobody knows, so that it may.
+    """
+    own = program.d.a.imported
+    if own is not None and own.reentrant:
+        return True
     ops = tuple(program.iterations[0])
     case = msgspec.structs.replace(program.d.case, frozen=tuple(frozen), program=ops)
     return bool(cut_gradients(anatomy(case), plain=True))

@@ -150,6 +150,10 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     """Whether decaying weights go into its state, as into the momentum of SGD."""
     skips_frozen: bool = False
     """Whether that optimizer is given no parameter that is frozen when it is made."""
+    recomputes: Annotated[tuple[ModulePath, ...], Meta(max_length=512)] = ()
+    """What its own forward has reentrant checkpointing recompute: the outermost modules of each."""
+    shard_recomputes: Annotated[tuple[ModulePath, ...], Meta(max_length=512)] = ()
+    """The same of what ``shard(model, mesh)`` does besides."""
     loads: bool = False
     """Whether ``load(model, state)`` of the target is called once the model is wrapped."""
     loses: bool = False
@@ -173,6 +177,27 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
     def recomputable(self) -> frozenset[str]:
         """The modules that may be recomputed, by their FQN."""
         return frozenset(m.path for m in self.modules if m.alone and m.repeats)
+
+    @property
+    def reentrant(self) -> tuple[str, ...]:
+        """All modules that reentrant checkpoints of its own code recompute."""
+        return (*self.recomputes, *self.shard_recomputes) if self.wrapped else self.recomputes
+
+    @property
+    def before_reentrant(self) -> tuple[str, ...]:
+        """FQNs of the parameters that are used before anything is recomputed by a reentrant one.
+
+        ``torch.utils.checkpoint`` computes no gradients where no input requires grad, so they have
+        to be trained. Those of the model itself may be used anywhere, and count.
+        """
+        first = next((i for i, path in enumerate(self.calls) if path in self.reentrant), 0)
+        called = ("", *self.calls[:first])
+        return tuple(
+            f"{module.path}.{p.name}".lstrip(".")
+            for module in self.modules
+            for p in module.parameters
+            if self.reentrant and module.path in called
+        )
 
     @property
     def clips(self) -> bool:

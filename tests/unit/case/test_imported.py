@@ -252,6 +252,37 @@ def test_an_optimizer_of_what_is_trained_takes_always_the_same(changes: dict[str
     check(replace(found[True], program=CASE.program, frozen=()))
 
 
+def test_what_feeds_a_reentrant_checkpoint_of_their_own_is_trained() -> None:
+    one = (ImportedParameter(name="weight", shape=(2, 2)),)
+    paths = ("embed", "first", "second", "head")
+    modules = (
+        ImportedModule(path="", cls="Net", alone=True, parameters=one),
+        *(ImportedModule(path=path, alone=True, parameters=one) for path in paths),
+    )
+    own = replace(MODEL, modules=modules, calls=paths)
+    assert own.before_reentrant == ()
+    plain, wrapped = replace(own, recomputes=("second",)), replace(own, shard_recomputes=("first",))
+    assert plain.before_reentrant == ("weight", "embed.weight", "first.weight")
+    assert wrapped.before_reentrant == ()
+    assert replace(wrapped, wrapped=True).before_reentrant == ("weight", "embed.weight")
+    units = (Fsdp1Unit(path=""), Fsdp1Unit(path="first"), Fsdp1Unit(path="second"))
+    told = replace(CASE, model=plain, plan=Fsdp1Plan(units=units), ties=())
+    features = {path: unit_features(anatomy(told), path)["reentrant"] for path in ("", "second")}
+    assert features == {"": "no", "second": "whole"}
+    cut = replace(told, plan=Fsdp1Plan(units=units[:1]))
+    assert unit_features(anatomy(cut), "")["reentrant"] == "part"
+    masks: set[str] = set()
+
+    @settings(max_examples=100, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(case=cases(focus="fine_tune", model=plain))
+    def drawn(case: CaseSpec) -> None:
+        masks.update(case.frozen)
+        assert not any(isinstance(op, RequiresGrad) for op in case.program)
+
+    drawn()
+    assert masks == {"second.weight", "head.weight"}
+
+
 def test_code_between_units_takes_no_low_output() -> None:
     one = (ImportedParameter(name="weight", shape=(2,)),)
     modules = (

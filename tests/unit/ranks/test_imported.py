@@ -7,10 +7,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    checkpoint_wrapper,
+)
 
 from fsdpfuzz.case import Imported
 from fsdpfuzz.errors import ContractError
 from fsdpfuzz.ranks import _imported
+from fsdpfuzz.ranks._imported_mistakes import Recomputed
 from fsdpfuzz.wire import Target
 from tests.unit.ranks.targets import HEAD, looked, structure
 
@@ -298,6 +305,25 @@ def model(): return Net()
     said = " ".join(looked(tmp_path, text).mistakes)
     assert ("'a' is recomputed by reentrant checkpointing" in said) == reentrant
     assert ("'a.weight' and 1 more get no gradient" in said) == reentrant
+    assert structure(tmp_path, text).recomputes == (("a",) if reentrant else ())
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_what_a_wrapping_has_recomputed_is_told_by_its_outermost_modules() -> None:
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    model = nn.Sequential(nn.Linear(2, 2), inner, nn.Linear(2, 2))
+    followed = Recomputed(model)
+    model[1] = checkpoint_wrapper(inner, checkpoint_impl=CheckpointImpl.REENTRANT)
+    with followed.following():
+        model(torch.ones(1, 2)).sum().backward()
+    assert followed.recomputed() == ("1",)
+    assert not list(followed.mistakes())
+    model[0].requires_grad_(False)
+    followed.forget(["1.0.bias"])
+    with followed.following():
+        model(torch.ones(1, 2)).sum().backward()
+    (said,) = followed.mistakes()
+    assert "'1.0.weight' get no gradient" in said
 
 
 def test_a_module_whose_calls_leave_traces_is_not_recomputed(tmp_path: Path) -> None:
