@@ -22,6 +22,6 @@ def frozen_in(a: Anatomy, model: nn.Module) -> tuple[str, ...]:
 def set_by_shard(frozen: tuple[str, ...]) -> str:
     """A note on it: what is trained without FSDP follows."""
     if not frozen:
-        return "shard(model, mesh) trains all parameters, so they are trained without FSDP, too"
+        return "shard(model, mesh) goes with no frozen parameter: all are trained without FSDP, too"
     more = f" and {len(frozen) - 1} more" if len(frozen) > 1 else ""
     return f"shard(model, mesh) freezes {frozen[0]}{more}, so they are frozen without FSDP, too"

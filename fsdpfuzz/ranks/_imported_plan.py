@@ -98,8 +98,17 @@ def mesh_of(model: nn.Module) -> tuple[int, int] | None:
     return next(iter(sizes), None)
 
 
+def _strategy(unit: Any) -> str:
+    """What a unit of fsdp1 was asked for, as far as that can be told."""
+    name: str = unit.sharding_strategy.name
+    # Replicas of one rank each: ``_init_core_state`` in fsdp/_init_utils.py goes by the group of
+    # the shards, and puts NO_SHARD in the place of HYBRID_SHARD.
+    alone = unit.world_size == 1 and dist.get_world_size() > 1
+    return "HYBRID_SHARD" if name == "NO_SHARD" and alone else name
+
+
 def _hybrid(unit: Any) -> tuple[int, int] | None:
-    if unit.sharding_strategy.name not in HYBRID:
+    if _strategy(unit) not in HYBRID:
         return None
     # ``process_group`` of a hybrid unit is that of its shards
     # (torch/distributed/fsdp/_init_utils.py, ``_init_process_group_state_for_hybrid_shard``).
@@ -125,11 +134,10 @@ def _sizes(ranks: list[int], shard: int) -> tuple[int, int]:
 
 
 def _first(path: str, unit: Any, left: Left) -> Fsdp1Unit:
-    name = unit.sharding_strategy.name
     policy = unit.mixed_precision
     dtypes = {} if policy is None else {"buffer": _name(policy.buffer_dtype), **_dtypes(policy)}
     told = {
-        "strategy": name,
+        "strategy": _strategy(unit),
         "originals": bool(unit._use_orig_params),
         "on_cpu": unit._handle is not None and bool(unit._handle._offload_params),
         "dtypes": dtypes,

@@ -29,6 +29,7 @@ from fsdpfuzz.ranks._imported_mistakes import (
 )
 from fsdpfuzz.ranks._imported_parts import kind, where
 from fsdpfuzz.ranks._imported_plan import UnreadableError, mesh_of, plan_of
+from fsdpfuzz.ranks._imported_same import check_same
 from fsdpfuzz.ranks._imported_shared import sharded_before, wrapped_once
 from fsdpfuzz.ranks._sharded import Sharded
 from fsdpfuzz.steps.modules import imported as steps
@@ -114,6 +115,7 @@ class Wrapper:
         loads = "load" in plain.functions
         found = Wrapped(plan=plan)
         self._structure = replace(self._structure, wrapped=True, mesh=mesh)
+        check_same(anatomy(plain.case(self._structure, plan)), wrapped)
         left = self._left_frozen(wrapped, plan)
         found.facts = {"loads": loads, "optimizes": optimizer is not None, "mesh": mesh}
         if left is not None:
@@ -181,15 +183,19 @@ class Wrapper:
         found = self._frozen(wrapped, plan)
         if set(found) != set(own):
             return found
-        if not own:
-            return None
-        # It may freeze the same as freeze() does, or as model() itself.
-        try:
-            trained, _ = self._sharded(self._plain.made().requires_grad_(True))
-            again = self._frozen(trained, plan_of(trained))
-        except (Trouble, UnreadableError):
-            again = found
-        return found if again else None
+        # It may freeze the same as freeze() does, train all, or not run with what is frozen
+        # otherwise, as where it registers hooks of gradients.
+        modules = self._structure.modules
+        every = {n for m in modules for used in (True, False) for n in m.fqns(used=used)}
+        for trained in (True, False) if own else (False,):
+            try:
+                model, _ = self._sharded(self._plain.made().requires_grad_(trained))
+                left = set(self._frozen(model, plan_of(model)))
+            except (Trouble, UnreadableError):
+                return found
+            if left != (set() if trained else every):
+                return found
+        return None
 
     def _frozen(self, wrapped: nn.Module, plan: Plan) -> tuple[str, ...]:
         return frozen_in(anatomy(self._plain.case(self._structure, plan)), wrapped)

@@ -72,4 +72,4 @@ def test_it_is_read_after_the_wrapping(wrap: Callable[[Any], Any], rank: int) ->
 def test_it_is_said_with_the_first() -> None:
     assert "freezes a.weight, so" in set_by_shard(("a.weight",))
     assert "freezes a.weight and 2 more, so" in set_by_shard(("a.weight", "b", "c"))
-    assert "trains all parameters" in set_by_shard(())
+    assert "goes with no frozen parameter" in set_by_shard(())
