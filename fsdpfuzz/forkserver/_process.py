@@ -131,22 +131,25 @@ def main(control_fd: int, controller: int, main_thread: bool, home: str) -> None
     signal.signal(signal.SIGTERM, _leave)
     server = _Server(socket.socket(fileno=control_fd), home)
     try:
-        server.begin()
-        # No thread and no CUDA may come of it: neither lives on in a fork.
-        started = _preload()
-        # The signal comes at the end of the thread that forked, not of its process: prctl(2).
-        if main_thread:
-            _die_with_parent(signal.SIGTERM)
-        # It may have ended before the kernel was asked to tell.
-        if os.getppid() == controller:
-            # What is garbage already would be frozen, too.
-            gc.collect()
-            # Children share these pages until a collector writes its marks into them.
-            gc.freeze()
-            server.serve(started)
+        try:
+            server.begin()
+            # No thread and no CUDA may come of it: neither lives on in a fork.
+            started = _preload()
+            # The signal comes at the end of the thread that forked, not of its process: prctl(2).
+            if main_thread:
+                _die_with_parent(signal.SIGTERM)
+            # It may have ended before the kernel was asked to tell.
+            if os.getppid() == controller:
+                # What is garbage already would be frozen, too.
+                gc.collect()
+                # Children share these pages until a collector writes its marks into them.
+                gc.freeze()
+                server.serve(started)
+        finally:
+            # The end of a controller is told twice, by the socket and by the signal, which may come
+            # and raise right here: in a block of its own, so that what follows is done anyhow.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     finally:
-        # A second one must not interrupt the killing and removing.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         server.close()
 
 
@@ -175,6 +178,8 @@ def _text(error: BaseException) -> str:
 
 
 def _leave(*_: object) -> NoReturn:
+    # A second one must not interrupt the killing and removing.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(0)
 
 
