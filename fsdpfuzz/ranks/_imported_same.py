@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
-from torch import nn
 
 from fsdpfuzz.case import Anatomy
 from fsdpfuzz.ranks._imported_checks import Trouble
-from fsdpfuzz.ranks._sharded import Sharded
-from fsdpfuzz.steps.names import parameters
+from fsdpfuzz.ranks._sharded import Shard
 
 _COMPILED = "_orig_mod."
 
 
-def check_same(a: Anatomy, model: nn.Module) -> None:
+def check_same(a: Anatomy, shards: Iterable[Shard]) -> None:
     """:class:`Trouble` where one has another name, or another dtype: neither can be compared."""
-    for shard in Sharded(a, model, parameters(model, True)).shards:
+    for shard in shards:
         if shard.name not in a.by_fqn:
             hint = (
                 "compile it in place, by model.compile(), which keeps them"

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from fsdpfuzz.case import join
 from fsdpfuzz.ranks._imported_watch import module_names
 from fsdpfuzz.steps.fsdp1 import units as units1
+from fsdpfuzz.steps.fsdp2 import units as units2
 
 
 def wrapped_once(model: nn.Module) -> Iterator[str]:
@@ -35,11 +36,12 @@ def sharded_before(model: nn.Module) -> str:
     """What else to say where ``shard`` raises: one that a unit of FSDP2 has sharded already.
 
     ``fully_shard`` of another module around it takes the parameters, which are of DTensor by then,
-    for those of tensor parallelism. Empty where there is none.
+    for those of tensor parallelism. Empty where there is none, or it is a unit alone.
     """
+    units = {path for path, _ in units2.units(model)}
     for first, *others in module_names(model):
         own = model.get_submodule(first).parameters(recurse=False)
-        if others and any(isinstance(p, DTensor) for p in own):
+        if others and first not in units and any(isinstance(p, DTensor) for p in own):
             return (
                 f". {first!r} is also held as {others[0]!r}, and lies in a unit already: only one "
                 "unit can have it. Make one of it alone first, or none of the modules that hold it"

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import FileStore
 from torch.optim import Optimizer
 
-from fsdpfuzz.case import CaseSpec, Plan, anatomy
+from fsdpfuzz.case import Anatomy, CaseSpec, Plan, anatomy
 from fsdpfuzz.case.modules import Imported
 from fsdpfuzz.ranks._imported_checks import Trouble
-from fsdpfuzz.ranks._imported_freezing import frozen_in, set_by_shard
+from fsdpfuzz.ranks._imported_freezing import FIXED, frozen_in, set_by_shard
 from fsdpfuzz.ranks._imported_mistakes import (
     PATIENCE,
     Ranks,
@@ -31,7 +31,7 @@ from fsdpfuzz.ranks._imported_parts import kind, where
 from fsdpfuzz.ranks._imported_plan import UnreadableError, mesh_of, plan_of
 from fsdpfuzz.ranks._imported_same import check_same
 from fsdpfuzz.ranks._imported_shared import sharded_before, wrapped_once
-from fsdpfuzz.ranks._sharded import Sharded
+from fsdpfuzz.ranks._sharded import Shard, Sharded
 from fsdpfuzz.steps.modules import imported as steps
 from fsdpfuzz.steps.names import parameters
 from fsdpfuzz.wire import Look
@@ -115,11 +115,14 @@ class Wrapper:
         loads = "load" in plain.functions
         found = Wrapped(plan=plan)
         self._structure = replace(self._structure, wrapped=True, mesh=mesh)
-        check_same(anatomy(plain.case(self._structure, plan)), wrapped)
-        left = self._left_frozen(wrapped, plan)
+        a, shards = self._shards(wrapped, plan)
+        check_same(a, shards)
+        frozen = frozen_in(a, shards)
+        left = frozen if self._decides(a, frozen) else None
         found.facts = {"loads": loads, "optimizes": optimizer is not None, "mesh": mesh}
         if left is not None:
-            plain.notes.append(set_by_shard(left))
+            same = set(left) == set(self._structure.own_frozen)
+            plain.notes.append(FIXED if same else set_by_shard(left))
             recomputed.forget(left)
             found.facts["leaves_frozen"] = left
         # Before the first forward: where fsdp2 is whole it registers other parameters.
@@ -177,28 +180,27 @@ class Wrapper:
             )
         return wrapped, made[0][1]
 
-    def _left_frozen(self, wrapped: nn.Module, plan: Plan) -> tuple[str, ...] | None:
-        """What is frozen after ``shard`` if that decides on it, else None."""
+    def _decides(self, a: Anatomy, frozen: tuple[str, ...]) -> bool:
+        """Whether ``shard`` leaves this frozen whatever was before, or does not run otherwise."""
         own = self._structure.own_frozen
-        found = self._frozen(wrapped, plan)
-        if set(found) != set(own):
-            return found
+        if set(frozen) != set(own):
+            return True
         # It may freeze the same as freeze() does, train all, or not run with what is frozen
         # otherwise, as where it registers hooks of gradients.
-        modules = self._structure.modules
-        every = {n for m in modules for used in (True, False) for n in m.fqns(used=used)}
+        every = {p.fqn for p in a.distinct}
         for trained in (True, False) if own else (False,):
             try:
                 model, _ = self._sharded(self._plain.made().requires_grad_(trained))
-                left = set(self._frozen(model, plan_of(model)))
+                left = set(frozen_in(*self._shards(model, plan_of(model))))
             except (Trouble, UnreadableError):
-                return found
+                return True
             if left != (set() if trained else every):
-                return found
-        return None
+                return True
+        return False
 
-    def _frozen(self, wrapped: nn.Module, plan: Plan) -> tuple[str, ...]:
-        return frozen_in(anatomy(self._plain.case(self._structure, plan)), wrapped)
+    def _shards(self, wrapped: nn.Module, plan: Plan) -> tuple[Anatomy, tuple[Shard, ...]]:
+        a = anatomy(self._plain.case(self._structure, plan))
+        return a, Sharded(a, wrapped, parameters(wrapped, True)).shards
 
     def _loaded(self, model: nn.Module, state: dict[str, Tensor]) -> str:
         """Has its own code load; the mistake where ranks wait for others in it."""
@@ -219,8 +221,8 @@ class Wrapper:
         self, model: nn.Module, plan: Plan, right: dict[str, Tensor], *, loads: bool
     ) -> list[str]:
         """Where shards are not those of the model, or of what was loaded."""
-        a = anatomy(self._plain.case(self._structure, plan))
-        shards = Sharded(a, model, parameters(model, True)).shards
+        # Once more: what is loaded may have come with parameters of its own.
+        _, shards = self._shards(model, plan)
         said = loaded_apart(self._ranks, shards, right, loads=loads)
         return [said] if said else []
 

@@ -190,13 +190,15 @@ class Imported(NodeBase, tag=OWN, frozen=True, kw_only=True):
         ``torch.utils.checkpoint`` computes no gradients where no input requires grad, so they have
         to be trained. Those of the model itself may be used anywhere, and count.
         """
+        if not self.reentrant:
+            return ()
         first = next((i for i, path in enumerate(self.calls) if path in self.reentrant), 0)
         called = ("", *self.calls[:first])
         return tuple(
             f"{module.path}.{p.name}".lstrip(".")
             for module in self.modules
             for p in module.parameters
-            if self.reentrant and module.path in called
+            if module.path in called
         )
 
     @property

@@ -23,6 +23,8 @@ from fsdpfuzz.case import (
     anatomy,
 )
 from fsdpfuzz.ranks._imported_freezing import frozen_in, set_by_shard
+from fsdpfuzz.ranks._sharded import Sharded
+from fsdpfuzz.steps.names import parameters
 from tests.unit.steps.alone import CPU, as_rank
 
 
@@ -64,12 +66,16 @@ def test_it_is_read_after_the_wrapping(wrap: Callable[[Any], Any], rank: int) ->
             plan=plan,
             program=(),
         )
-        assert frozen_in(anatomy(case), made) == ("0.weight", "0.bias")
+        a = anatomy(case)
+        assert frozen_in(a, Sharded(a, made, parameters(made, True)).shards) == (
+            "0.weight",
+            "0.bias",
+        )
         made.requires_grad_(True)
-        assert frozen_in(anatomy(case), made) == ()
+        assert frozen_in(a, Sharded(a, made, parameters(made, True)).shards) == ()
 
 
 def test_it_is_said_with_the_first() -> None:
     assert "freezes a.weight, so" in set_by_shard(("a.weight",))
     assert "freezes a.weight and 2 more, so" in set_by_shard(("a.weight", "b", "c"))
-    assert "goes with no frozen parameter" in set_by_shard(())
+    assert "trains all parameters" in set_by_shard(())

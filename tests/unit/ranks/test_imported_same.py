@@ -26,6 +26,8 @@ from fsdpfuzz.case import (
 from fsdpfuzz.ranks._imported_checks import Trouble
 from fsdpfuzz.ranks._imported_plan import mesh_of, plan_of
 from fsdpfuzz.ranks._imported_same import check_same
+from fsdpfuzz.ranks._sharded import Sharded
+from fsdpfuzz.steps.names import parameters
 from tests.unit.steps.alone import CPU, as_rank
 
 FIRST, SECOND = Fsdp1Plan(units=(Fsdp1Unit(path=""),)), Fsdp2Plan(units=(Fsdp2Unit(path=""),))
@@ -38,7 +40,8 @@ def model() -> Any:
 def checked(made: nn.Module, plan: Plan) -> None:
     children = Sequential(children=(Linear(out=2), Linear(out=3)))
     case = CaseSpec(world_size=2, model=children, inputs=Dense(width=2), plan=plan, program=())
-    check_same(anatomy(case), made)
+    a = anatomy(case)
+    check_same(a, Sharded(a, made, parameters(made, True)).shards)
 
 
 def test_the_models_own_are_right() -> None:

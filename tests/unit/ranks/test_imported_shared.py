@@ -78,3 +78,4 @@ def test_a_unit_of_it_alone_comes_first() -> None:
         made = model()
         for module in (made[0].embed, *made, made):
             fully_shard(module)
+        assert sharded_before(made) == ""

@@ -204,7 +204,7 @@ def test_each_is_sound_another_case_and_met_once(case: CaseSpec) -> None:
     assert_sound(case)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=90, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(case=cases(world_sizes=(2, 3)))
 def test_so_it_is_for_whatever_is_drawn(case: CaseSpec) -> None:
     assert_sound(case)
